@@ -1,0 +1,18 @@
+"""Aggregation-free federated learning: FedAF, the methods it is compared with, and the federation they run in."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["RunResult", "__version__", "run"]
+
+if TYPE_CHECKING:
+    from fedaf.experiment import RunResult, run
+
+
+def __getattr__(name: str) -> Any:
+    """``fedaf.run`` without importing PyTorch before it is needed."""
+    if name in ("run", "RunResult"):
+        from fedaf import experiment
+
+        return getattr(experiment, name)
+    raise AttributeError(f"module 'fedaf' has no attribute {name!r}")

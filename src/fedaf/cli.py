@@ -1,0 +1,351 @@
+"""The command line. What it prints is for people; what it leaves on disk is for everything else."""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+import fedaf
+from fedaf.protocol.errors import FedafError, UserError
+
+if TYPE_CHECKING:
+    from fedaf.experiment import Experiment, RunResult
+    from fedaf.federation.observer import Observer
+
+app = typer.Typer(
+    name="fedaf",
+    help="Aggregation-free federated learning: clients share condensed data, the server trains the model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+_LONG_RUN = 30  # seconds from which on a run is announced with an estimate
+_COMPARISON = "comparison.json"
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.", show_default=False)
+]
+Dataset = Annotated[
+    str | None, typer.Option(help="Data set: digits, fashionmnist, cifar10, cifar100 or npz:FILE. [default: digits]")
+]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. [default: data]")]
+MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, fedavg or module:Class. [default: fedaf]")]
+MethodNames = Annotated[str, typer.Option("--methods", "--method", help="Methods to compare, with commas between.")]
+Preset = Annotated[str | None, typer.Option(help="paper (the paper's values) or quick (a few short rounds).")]
+Alpha = Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed. [default: 0.1]")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients. [default: 10]")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds. [default: by preset]")]
+Ipc = Annotated[int | None, typer.Option(help="Condensed images per class. [default: by preset]")]
+LocalSteps = Annotated[int | None, typer.Option(help="Condensation steps a round. [default: by preset]")]
+Participation = Annotated[float | None, typer.Option(help="Share of clients asked each round. [default: 1]")]
+ModelName = Annotated[str | None, typer.Option(help="convnet or resnet18. [default: convnet]")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random. [default: 0]")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps. [default: auto]")]
+Out = Annotated[Path | None, typer.Option(help="New directory for the run. [default: a new one under runs/]")]
+Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this directory, with its settings.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any setting: table.key=value, for example method.gamma=0.8. May be repeated."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedaf {fedaf.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None: ...
+
+
+@app.command()
+def run(
+    config: ConfigFile = None,
+    dataset: Dataset = None,
+    data_dir: DataDir = None,
+    method: MethodName = None,
+    preset: Preset = None,
+    alpha: Alpha = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    ipc: Ipc = None,
+    local_steps: LocalSteps = None,
+    participation: Participation = None,
+    model: ModelName = None,
+    seed: Seed = None,
+    device: Device = None,
+    out: Out = None,
+    resume: Resume = None,
+    settings: Set = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one method and keep everything it produced in a directory.
+
+    Flags win over the TOML file, and the file over the preset. Try [bold]fedaf run --dataset digits --alpha 0.02[/].
+    """
+    console = _console(verbose, quiet)
+    flags = _flags(locals())
+    if resume is not None:
+        _nothing_beside_resume(config, preset, out, settings, {k: v for k, v in flags.items() if v is not None})
+        _resume(resume, console, verbose, quiet)
+        return
+    from fedaf import config as configuration
+    from fedaf.experiment import execute, prepare
+
+    layers = _layers(config, flags, settings)
+    built = configuration.build(configuration.merge(*layers), preset=preset)
+    experiment = prepare(built)
+    target = out or _new_directory(f"{_slug(built.data.name)}-{_slug(built.method_name)}-seed{built.run.seed}")
+    _announce(experiment, console, quiet)
+    _report(execute(experiment, target, _observer(console, verbose, quiet)), console)
+
+
+@app.command()
+def compare(
+    config: ConfigFile = None,
+    method: MethodNames = "fedaf,fedavg",
+    dataset: Dataset = None,
+    data_dir: DataDir = None,
+    preset: Preset = None,
+    alpha: Alpha = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    ipc: Ipc = None,
+    local_steps: LocalSteps = None,
+    participation: Participation = None,
+    model: ModelName = None,
+    seed: Seed = None,
+    device: Device = None,
+    out: Out = None,
+    resume: Resume = None,
+    settings: Set = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same split and seed: one table, one picture.
+
+    Each method gets a run directory under --out. Options that only some methods have (--ipc, --set method.KEY)
+    reach those that have them.
+    """
+    console = _console(verbose, quiet)
+    flags = _flags({**locals(), "method": None})
+    if resume is not None:
+        _nothing_beside_resume(config, preset, out, settings, {k: v for k, v in flags.items() if v is not None})
+        _compare_again(resume, console, verbose, quiet)
+        return
+    from fedaf.experiment import prepare
+
+    names = [name.strip() for name in method.split(",") if name.strip()]
+    configs = _configs(names, _layers(config, flags, settings), preset)
+    experiments = {name: prepare(built) for name, built in configs.items()}
+    first = next(iter(configs.values()))
+    target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target} is in use; choose another --out, or go on with --resume {target}.")
+    target.mkdir(parents=True, exist_ok=True)
+    settings_by_run = {_slug(name): built.to_toml() for name, built in configs.items()}
+    (target / _COMPARISON).write_text(json.dumps({"runs": settings_by_run}, indent=2))
+    for number, (name, experiment) in enumerate(experiments.items()):
+        _announce(experiment, console, quiet, with_split=number == 0)
+        _play(experiment, target / _slug(name), console, verbose, quiet)
+    _report_comparison(target, list(settings_by_run), console)
+
+
+def main() -> None:
+    """Entry point: errors on purpose are one sentence, Ctrl-C is 130, and a traceback means a bug."""
+    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"fedaf: {error}")
+        sys.exit(2)
+    except FedafError as error:
+        errors.print(f"fedaf: {error}")
+        sys.exit(1)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        errors.print(f"fedaf: the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors.print("fedaf: stopped; the last finished round is checkpointed, --resume goes on from it.")
+        sys.exit(130)
+
+
+def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("dataset", "method", "alpha", "clients", "rounds", "ipc", "local_steps", "participation", "model", "seed")
+    flags = {name: values[name] for name in (*names, "device")}
+    return {**flags, "data_dir": str(values["data_dir"]) if values["data_dir"] is not None else None}
+
+
+def _layers(config: Path | None, flags: Mapping[str, Any], settings: Sequence[str] | None) -> list[dict[str, Any]]:
+    from fedaf import config as configuration
+
+    file = [configuration.read_toml(config)] if config is not None else []
+    return [*file, configuration.from_flags(**flags), *(configuration.parse_setting(s) for s in settings or ())]
+
+
+def _configs(names: Sequence[str], layers: Sequence[Mapping[str, Any]], preset: str | None) -> dict[str, Any]:
+    """A configuration for each method, of the options given those it has."""
+    from fedaf import config as configuration
+    from fedaf.methods import registry
+
+    given = configuration.merge(*layers)
+    options = {key: value for key, value in given.pop("method", {}).items() if key != "name"}
+    known = {name: set(registry.find(name).Options.model_fields) for name in names}
+    if not known:
+        raise UserError("--methods needs at least one method, for example --methods fedaf,fedavg.")
+    configs = {}
+    for name, fields in known.items():
+        nobody_has = {key: value for key, value in options.items() if not any(key in f for f in known.values())}
+        mine = {key: value for key, value in options.items() if key in fields}
+        table = {"name": name, **mine, **nobody_has}  # what nobody has is an error that names the choices
+        configs[name] = configuration.build({**given, "method": table}, preset=preset)
+    return configs
+
+
+def _nothing_beside_resume(
+    config: Path | None, preset: str | None, out: Path | None, settings: object, flags: Mapping[str, Any]
+) -> None:
+    given = [*flags, *(n for n, v in (("preset", preset), ("out", out), ("set", settings)) if v)]
+    given += ["the TOML file"] if config else []
+    if given:
+        raise UserError(f"--resume takes the settings of its directory; leave out {', '.join(map(_as_flag, given))}.")
+
+
+def _as_flag(name: str) -> str:
+    return name if " " in name else "--" + name.replace("_", "-")
+
+
+def _resume(directory: Path, console: Console, verbose: bool, quiet: bool) -> None:
+    from fedaf.experiment import reopen, resume
+
+    _report(resume(reopen(directory), directory, _observer(console, verbose, quiet)), console)
+
+
+def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool) -> None:
+    """Finish a comparison: what is done stays, what was cut short goes on, the rest starts."""
+    import tomllib
+
+    from fedaf import config as configuration
+    from fedaf.experiment import prepare
+
+    try:
+        runs: dict[str, str] = json.loads((directory / _COMPARISON).read_text())["runs"]
+        tables = {name: tomllib.loads(text) for name, text in runs.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{directory} is not a comparison of fedaf: it has no readable {_COMPARISON}.") from error
+    for name, table in tables.items():
+        _play(prepare(configuration.build(table)), directory / name, console, verbose, quiet)
+    _report_comparison(directory, list(tables), console)
+
+
+def _play(experiment: "Experiment", target: Path, console: Console, verbose: bool, quiet: bool) -> None:
+    """Run in ``target``, or go on there; a finished run is left as it is."""
+    from fedaf.experiment import execute, reopen, resume
+
+    observer = _observer(console, verbose, quiet)
+    if (target / "result.json").is_file():
+        return
+    if (target / "LATEST").is_file():
+        resume(reopen(target), target, observer)
+    else:
+        execute(experiment, target, observer)
+
+
+def _report(result: "RunResult", console: Console) -> None:
+    from fedaf.reporting import figures, tables
+
+    assert result.directory is not None
+    figures.curves([result.figures], result.directory / "curves.png")
+    figures.bubbles(result.directory, result.directory / "partition.png")
+    figures.gallery(result.directory, result.directory / "condensed.png")
+    console.print(tables.results_table([result.figures]))
+    _print_audit(result.figures, console)
+    _print_line(console, f"Everything is in {result.directory}: result.json, curves.png, partition.png.")
+
+
+def _report_comparison(target: Path, names: Sequence[str], console: Console) -> None:
+    from fedaf.reporting import figures, tables
+
+    results = [figures.read_result(target / name) for name in names]
+    figures.curves(results, target / "curves.png")
+    figures.bubbles(target / names[0], target / "partition.png")
+    galleries = [figures.gallery(target / name, target / f"condensed-{name}.png") for name in names]
+    console.print(tables.results_table(results))
+    for result in results:
+        _print_audit(result, console)
+    pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
+    _print_line(console, f"Everything is in {target}: {', '.join(pictures)}, and a directory for each run.")
+
+
+def _print_audit(result: Mapping[str, Any], console: Console) -> None:
+    from fedaf.reporting import tables
+
+    sentence = tables.audit_sentence(result)
+    if sentence:
+        _print_line(console, sentence)
+
+
+def _announce(experiment: "Experiment", console: Console, quiet: bool, *, with_split: bool = True) -> None:
+    """Before the run: who holds what, and how long it will take if that is long."""
+    from fedaf import estimate
+    from fedaf.reporting import tables
+
+    if quiet:
+        return
+    if with_split and len(experiment.counts) <= 50:
+        console.print(tables.partition_table(experiment.counts))
+    seconds = estimate.seconds(experiment)
+    if seconds is not None and seconds >= _LONG_RUN:
+        name = experiment.config.method_name
+        _print_line(console, f"{name} will take about {tables.duration(seconds)} on {experiment.engine.device}.")
+        if seconds > 3600 and experiment.config.preset != "quick":
+            _print_line(console, "For a first look, --preset quick is much shorter.")
+
+
+def _print_line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _console(verbose: bool, quiet: bool) -> Console:
+    if verbose and quiet:
+        raise UserError("-v and -q contradict each other; give one.")
+    level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("fedaf").setLevel(level)
+    return Console()
+
+
+def _observer(console: Console, verbose: bool, quiet: bool) -> "Observer":
+    from fedaf.federation.observer import Observer
+    from fedaf.reporting.progress import LiveProgress, PlainProgress
+
+    if quiet:
+        return Observer()
+    return (LiveProgress if console.is_terminal else PlainProgress)(console, verbose=verbose)
+
+
+def _new_directory(name: str) -> Path:
+    """A directory under runs/ that is not there yet."""
+    path, number = Path("runs") / name, 2
+    while path.exists():
+        path, number = Path("runs") / f"{name}-{number}", number + 1
+    return path
+
+
+def _slug(name: str) -> str:
+    """A name fit for a directory."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(name).name)

@@ -1,0 +1,80 @@
+"""The copy audit: how close shared images are to private ones, beside how close unseen real images are."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from fedaf.protocol import Key, Number, Shard
+
+_SMALLEST_ERROR = 1 / 12  # the mean squared error of rounding: an exact copy counts as 58.9 dB
+_HIGHEST = 10 * math.log10(255**2 / _SMALLEST_ERROR)
+
+_SHARES = {"audit_from_source": Number(float, 0, 1), "held_out_from_source": Number(float, 0, 1)}
+_DECIBELS = {
+    f"{who}_psnr_{what}": Number(float, 0, _HIGHEST + 1) for who in ("audit", "held_out") for what in ("mean", "max")
+}
+#: The fields a client reports with its images: means and maxima over them, nothing by image.
+AUDIT_SCALARS: Mapping[str, Number] = {"audit_images": Number(int, 0, 1 << 32), **_DECIBELS, **_SHARES}
+
+
+def copy_audit(
+    shared: Tensor, sources: Tensor, shard: Shard, classes: list[int], key: Key, device: torch.device
+) -> dict[str, float]:
+    """PSNR of each shared image (uint8 [classes, ipc, C, H, W]) to the nearest real image of its class, and the
+    share whose nearest is one it was made from; the same for real images against the other real ones."""
+    audit: list[tuple[Tensor, Tensor]] = []
+    held_out: list[tuple[Tensor, Tensor]] = []
+    generator = key.torch()
+    for i, label in enumerate(classes):
+        rows = shard.rows_of(label)
+        real = shard.images[rows].to(device).flatten(1).float()
+        audit.append(_nearest(shared[i].to(device).flatten(1).float(), real, rows, sources[i]))
+        picks = torch.randperm(len(rows), generator=generator)[: shared.shape[1]]
+        if len(rows) > 1:
+            held_out.append(_nearest(real[picks.to(device)], real, rows, sources[i][: len(picks)], without=picks))
+    return {
+        "audit_images": sum(len(psnr) for psnr, _ in audit),
+        **_summary("audit", audit),
+        **_summary("held_out", held_out),
+    }
+
+
+def pool_audits(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """One audit from several clients': means weighted by images, maxima over all."""
+    parts = [r for r in replies if r["audit_images"] > 0]
+    images = sum(r["audit_images"] for r in parts)
+    if not images:
+        return {}
+    pooled: dict[str, float] = {"images": images}
+    for name in (*_DECIBELS, *_SHARES):
+        if name.endswith("_max"):
+            pooled[name.removeprefix("audit_")] = max(r[name] for r in parts)
+        else:
+            pooled[name.removeprefix("audit_")] = sum(r[name] * r["audit_images"] for r in parts) / images
+    return pooled
+
+
+def _nearest(
+    images: Tensor, real: Tensor, rows: Tensor, sources: Tensor, without: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The PSNR of each image to its nearest in ``real``, and whether that one is among the image's sources."""
+    distance = torch.cdist(images, real)
+    if without is not None:
+        distance.scatter_(1, without.to(distance.device).unsqueeze(1), torch.inf)
+    nearest = distance.argmin(1)
+    error = (images - real[nearest]).square().mean(1).clamp(min=_SMALLEST_ERROR)
+    psnr = 10 * torch.log10(255**2 / error)
+    from_source = (rows[nearest.cpu()].unsqueeze(1) == sources).any(1)
+    return psnr.cpu(), from_source
+
+
+def _summary(prefix: str, found: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    psnr = torch.cat([p for p, _ in found]) if found else torch.zeros(1)
+    hits = torch.cat([h for _, h in found]) if found else torch.zeros(1, dtype=torch.bool)
+    return {
+        f"{prefix}_psnr_mean": float(psnr.mean()),
+        f"{prefix}_psnr_max": float(psnr.max()),
+        f"{prefix}_from_source": float(hits.float().mean()),
+    }

@@ -1,0 +1,241 @@
+"""The validated configuration of a run: TOML in, TOML out, and errors of one sentence."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedaf.methods import registry as methods
+from fedaf.presets import preset_values
+from fedaf.protocol import Options, UserError
+from fedaf.protocol.naming import nearest
+
+Augmentation = Literal["flip", "shift", "scale", "brightness", "contrast"]
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunTable(_Table):
+    seed: int = Field(0, ge=0, lt=2**62, description="seed of everything random")
+    rounds: int = Field(20, ge=1, description="communication rounds")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    threads: int | None = Field(None, ge=1, description="CPU threads; unset leaves PyTorch's choice")
+    memory_budget_mib: int | None = Field(None, ge=1, description="bound on working memory; unset: by device")
+    keep_checkpoints: int = Field(2, ge=0, description="newest checkpoints to keep; 0 keeps all")
+
+
+class DataTable(_Table):
+    name: str = Field("digits", description="data set of the catalog, or npz:FILE")
+    dir: str = Field("data", description="folder of data files")
+    mean: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
+    std: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
+
+
+class PartitionTable(_Table):
+    kind: Literal["dirichlet", "iid", "shards", "file"] = Field("dirichlet", description="how data are split")
+    clients: int = Field(10, ge=1, description="number of clients")
+    alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; smaller is more skewed")
+    min_size: int = Field(10, ge=1, description="fewest samples of a client (dirichlet)")
+    max_redraws: int = Field(1000, ge=0, description="draws to throw away before giving up (dirichlet)")
+    shards_per_client: int = Field(2, ge=1, description="label-sorted pieces of each client (shards)")
+    path: str | None = Field(None, description="a partition.json to re-use (file)")
+
+
+class ModelTable(_Table):
+    name: str = Field("convnet", description="convnet or resnet18")
+    depth: int = Field(3, ge=1, le=8, description="blocks of the ConvNet")
+    width: int = Field(128, ge=1, description="filters of the ConvNet")
+    norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
+
+
+class FederationTable(_Table):
+    participation: float = Field(1.0, gt=0, le=1, description="share of clients asked each round")
+    quorum: float = Field(0.5, gt=0, le=1, description="share of those asked that must answer")
+    deadline: float | None = Field(None, gt=0, description="seconds a phase may take")
+
+
+class TrainingTable(_Table):
+    augment: list[Augmentation] = Field([], description="variations of training images, for every method")
+
+
+class _Tables(_Table):
+    preset: str = "paper"
+    run: RunTable = RunTable()
+    data: DataTable = DataTable()
+    partition: PartitionTable = PartitionTable()
+    model: ModelTable = ModelTable()
+    federation: FederationTable = FederationTable()
+    training: TrainingTable = TrainingTable()
+
+
+_TABLE_NAMES = [*(name for name in _Tables.model_fields if name != "preset"), "method"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A complete configuration. ``method`` holds the validated options of the method called ``method_name``."""
+
+    preset: str
+    run: RunTable
+    data: DataTable
+    partition: PartitionTable
+    model: ModelTable
+    federation: FederationTable
+    training: TrainingTable
+    method_name: str
+    method: Options
+
+    def to_toml(self) -> str:
+        tables = {
+            name: getattr(self, name).model_dump(mode="json") for name in _Tables.model_fields if name != "preset"
+        }
+        tables["method"] = {"name": self.method_name, **self.method.model_dump(mode="json")}
+        lines = [f"preset = {_toml(self.preset)}"]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *(f"{key} = {_toml(v)}" for key, v in table.items() if v is not None)]
+        return "\n".join(lines) + "\n"
+
+
+def build(given: Settings, *, preset: str | None = None) -> Config:
+    """A configuration from what was given, over the preset's values for its data set and method, over defaults."""
+    tables = {name: dict(table) for name, table in given.items() if isinstance(table, Mapping)}
+    top = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
+    for name in top:
+        if name != "preset":
+            raise UserError(f"{name!r} stands outside any table; the tables are {', '.join(_TABLE_NAMES)}.")
+    chosen: Any = preset or top.get("preset") or "paper"
+    dataset = tables.get("data", {}).get("name", "digits")
+    method_name = tables.get("method", {}).get("name", "fedaf")
+    _must_be_names({"preset": chosen, "data.name": dataset, "method.name": method_name})
+    method = methods.find(method_name)
+    merged: dict[str, Any] = {**top, "preset": chosen}
+    defaults = preset_values(chosen, dataset, method_name)
+    for name in {*tables, *defaults}:
+        merged[name] = {**defaults.get(name, {}), **tables.get(name, {})}
+    options = merged.pop("method", {})
+    options.pop("name", None)
+    validated = _validate(_Tables, merged, "")
+    return Config(
+        **{name: getattr(validated, name) for name in _Tables.model_fields},
+        method_name=method_name,
+        method=_validate(method.Options, options, "method", owner=method_name),
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the configuration {path} cannot be read ({error}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"the configuration {path} is not valid TOML: {error}.") from error
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """``table.key=value`` with a TOML value; a bare word is a string."""
+    path, equals, raw = text.partition("=")
+    if not equals:
+        raise UserError(f"--set {text!r} must look like table.key=value, for example method.gamma=0.8.")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    return setting(path.strip(), value)
+
+
+def setting(path: str, value: Any) -> dict[str, Any]:
+    """One setting as tables."""
+    table, _, key = path.partition(".")
+    if not (table and key):
+        raise UserError(f"the setting {path!r} must be named table.key, for example method.gamma.")
+    return {table: {key: value}}
+
+
+_FLAGS = {
+    "dataset": "data.name",
+    "data_dir": "data.dir",
+    "method": "method.name",
+    "alpha": "partition.alpha",
+    "clients": "partition.clients",
+    "rounds": "run.rounds",
+    "ipc": "method.ipc",
+    "local_steps": "method.local_steps",
+    "participation": "federation.participation",
+    "model": "model.name",
+    "seed": "run.seed",
+    "device": "run.device",
+}
+
+
+def from_flags(**given: Any) -> dict[str, Any]:
+    """The settings behind the flags of the command line that were given."""
+    return merge(*(setting(_FLAGS[name], value) for name, value in given.items() if value is not None))
+
+
+def merge(*layers: Settings) -> dict[str, Any]:
+    """Later layers win, key by key within tables."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+    return result
+
+
+def describe(model: type[BaseModel]) -> Iterable[tuple[str, Any, str]]:
+    """Name, default and meaning of every option, for help texts."""
+    return [(name, field.default, field.description or "") for name, field in model.model_fields.items()]
+
+
+def _must_be_names(given: Mapping[str, Any]) -> None:
+    for what, value in given.items():
+        if not isinstance(value, str):
+            raise UserError(f"{what} is {value!r}, but must be a name.")
+
+
+def _validate(model: type[Any], values: Mapping[str, Any], table: str, owner: str = "") -> Any:
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise UserError(_sentence(error, model, table, owner)) from error
+
+
+def _sentence(error: ValidationError, model: type[BaseModel], table: str, owner: str) -> str:
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in ((table,) if table else ()) + tuple(first["loc"]))
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][-1])
+        names = _siblings(model, first["loc"])
+        of = f" of method {owner}" if owner else ""
+        return f"unknown setting {path!r}{nearest(key, names)}; the settings{of} there are {', '.join(names)}."
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if first["type"] == "value_error":
+        return f"{path or 'the configuration'}: {message}."
+    return f"{path} is {first['input']!r}, but it {message}."
+
+
+def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    for part in location[:-1]:
+        inner = model.model_fields[str(part)].annotation
+        assert isinstance(inner, type)
+        assert issubclass(inner, BaseModel)
+        model = inner
+    return list(model.model_fields)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return str(value)

@@ -1,0 +1,127 @@
+"""Splits of a data set over clients: which client holds which samples."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedaf.protocol import Key, Shard, UserError
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Row numbers of the training split by client id; every sample stands in exactly one of them. ``redraws`` says
+    how many draws were thrown away because a client got too little."""
+
+    rows: dict[str, np.ndarray]
+    redraws: int = 0
+
+    def shards(self, images: Tensor, labels: Tensor, num_classes: int) -> dict[str, Shard]:
+        index = {name: torch.from_numpy(rows) for name, rows in self.rows.items()}
+        return {name: Shard(images[rows], labels[rows], num_classes) for name, rows in index.items()}
+
+    def counts(self, labels: np.ndarray, num_classes: int) -> dict[str, list[int]]:
+        """Samples of each class by client."""
+        return {name: np.bincount(labels[rows], minlength=num_classes).tolist() for name, rows in self.rows.items()}
+
+    def to_json(self, labels: np.ndarray, num_classes: int) -> str:
+        rows = {name: r.tolist() for name, r in self.rows.items()}
+        return json.dumps({"redraws": self.redraws, "counts": self.counts(labels, num_classes), "rows": rows})
+
+    @classmethod
+    def read(cls, path: Path, samples: int) -> "Partition":
+        """Re-load a saved split, and check that it is one of ``samples`` samples."""
+        try:
+            raw = json.loads(path.read_text())
+            rows = {str(name): np.asarray(r, dtype=np.int64).reshape(-1) for name, r in raw["rows"].items()}
+            redraws = int(raw["redraws"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise UserError(f"{path} is not a partition that fedaf wrote ({type(error).__name__}: {error}).") from error
+        for name in rows:
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+                raise UserError(f"{path} names a client {name!r:.80}; allowed are letters, digits, '.', '_' and '-'.")
+        everyone = np.sort(np.concatenate([*rows.values(), np.empty(0, np.int64)]))
+        if not np.array_equal(everyone, np.arange(samples)):
+            raise UserError(f"{path} does not hold each of the {samples} training samples exactly once.")
+        return cls(rows, redraws)
+
+
+def client_ids(clients: int) -> list[str]:
+    width = len(str(clients - 1))
+    return [f"client-{k:0{width}d}" for k in range(clients)]
+
+
+def iid(labels: np.ndarray, clients: int, key: Key) -> Partition:
+    """Equal shares of a random order."""
+    _enough_samples(labels, clients)
+    return _partition(np.array_split(key.numpy().permutation(len(labels)), clients))
+
+
+def shards_per_client(labels: np.ndarray, clients: int, shards: int, key: Key) -> Partition:
+    """Sort by label, cut into ``clients * shards`` pieces, deal ``shards`` random pieces to each client."""
+    _enough_samples(labels, clients)
+    pieces = clients * shards
+    if pieces > len(labels):
+        raise UserError(
+            f"{clients} clients with {shards} shards each need {pieces} samples, but there are {len(labels)}; "
+            "lower partition.clients or partition.shards_per_client."
+        )
+    rng = key.numpy()
+    shuffled = rng.permutation(len(labels))
+    cut = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], pieces)
+    dealt = rng.permutation(pieces).reshape(clients, shards)
+    return _partition([np.concatenate([cut[i] for i in hand]) for hand in dealt])
+
+
+def dirichlet(
+    labels: np.ndarray, clients: int, *, alpha: float, key: Key, min_size: int = 10, max_redraws: int = 1000
+) -> Partition:
+    """The balanced Dirichlet split: each class is dealt by Dirichlet(alpha) over the clients that hold less than an
+    equal share so far; drawn again until every client has ``min_size`` samples."""
+    _enough_samples(labels, clients)
+    if clients * min_size > len(labels):
+        raise UserError(
+            f"{clients} clients with at least {min_size} samples each need {clients * min_size}, but there are "
+            f"{len(labels)}; lower partition.clients or partition.min_size."
+        )
+    rng = key.numpy()
+    for redraws in range(max_redraws + 1):
+        hands = _dirichlet_draw(labels, clients, alpha, rng)
+        if min(len(hand) for hand in hands) >= min_size:
+            return _partition(hands, redraws)
+    raise UserError(
+        f"no split of {len(labels)} samples over {clients} clients with alpha {alpha:g} gave each at least {min_size} "
+        f"in {max_redraws} redraws; raise partition.alpha, or lower partition.clients or partition.min_size."
+    )
+
+
+def _dirichlet_draw(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
+    share = len(labels) / clients
+    hands: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    held = np.zeros(clients, dtype=np.int64)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        is_open = held < share
+        weights = rng.dirichlet(np.full(clients, alpha)) * is_open
+        if weights.sum() <= 0:  # all of the class was dealt to clients that are full: any open one may take it
+            weights = np.zeros(clients)
+            weights[rng.choice(np.flatnonzero(is_open))] = 1.0
+        cuts = np.floor(np.cumsum(weights / weights.sum())[:-1] * len(rows) + 1e-9).astype(np.int64)
+        for client, part in enumerate(np.split(rows, cuts)):
+            hands[client].append(part)
+            held[client] += len(part)
+    return [np.concatenate(hand) for hand in hands]
+
+
+def _partition(hands: list[np.ndarray], redraws: int = 0) -> Partition:
+    ids = client_ids(len(hands))
+    return Partition({name: np.sort(hand) for name, hand in zip(ids, hands, strict=True)}, redraws)
+
+
+def _enough_samples(labels: np.ndarray, clients: int) -> None:
+    if clients > len(labels):
+        raise UserError(f"{clients} clients cannot share {len(labels)} samples; use at most {len(labels)} (--clients).")

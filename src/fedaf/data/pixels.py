@@ -1,0 +1,26 @@
+"""Between pixels as stored and sent (uint8) and pixels as a model sees them (normalised float32)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """uint8 [..., C, H, W] to float32 with ``(x / 255 - mean) / std`` by channel."""
+    m, s = _by_channel(images, mean, std)
+    return images.float().div_(255).sub_(m).div_(s)
+
+
+def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """The inverse of ``normalise``, clamped and rounded: what is uploaded."""
+    m, s = _by_channel(images, mean, std)
+    return (images.detach() * s + m).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _by_channel(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> tuple[Tensor, Tensor]:
+    shape = (-1, 1, 1)
+    return (
+        torch.tensor(mean, device=images.device).view(shape),
+        torch.tensor(std, device=images.device).view(shape),
+    )

@@ -1,0 +1,50 @@
+"""The plain engine: PyTorch as it is, in chunks that fit a memory budget. Faster engines are tested against it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from fedaf.protocol import DeadlineExceeded
+
+_CPU_BUDGET = 256 << 20  # beyond the caches a larger chunk does not pay on a CPU
+_CUDA_SHARE = 0.5
+
+
+def _silent(done: int, total: int) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class EagerEngine:
+    """Implements ``fedaf.protocol.Engine``. ``watch`` and ``until`` give views of it for one delivery."""
+
+    device: torch.device
+    memory_budget: int | None = None
+    listener: Callable[[int, int], None] = _silent
+    deadline: float | None = None
+
+    def chunks(self, count: int, item_bytes: int) -> Iterator[slice]:
+        size = max(1, self.budget // max(1, item_bytes))
+        for start in range(0, count, size):
+            yield slice(start, min(count, start + size))
+
+    def tick(self, done: int, total: int) -> None:
+        self.listener(done, total)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise DeadlineExceeded("the deadline has passed")
+
+    @property
+    def budget(self) -> int:
+        if self.memory_budget is not None:
+            return self.memory_budget
+        if self.device.type == "cuda":
+            return int(_CUDA_SHARE * torch.cuda.mem_get_info(self.device)[0])
+        return _CPU_BUDGET
+
+    def watch(self, listener: Callable[[int, int], None]) -> "EagerEngine":
+        return replace(self, listener=listener)
+
+    def until(self, deadline: float | None) -> "EagerEngine":
+        return replace(self, deadline=deadline)

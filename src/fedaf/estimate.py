@@ -1,0 +1,46 @@
+"""How long a run will take on this device, from a short measurement of its model."""
+
+import time
+
+import torch
+
+from fedaf.experiment import Experiment
+from fedaf.protocol import Key
+
+_BATCH = {"cpu": 64, "cuda": 512, "mps": 256}
+_REPEATS = 3
+
+
+def seconds(experiment: Experiment) -> float | None:
+    """Images through the model by the method's own count, over the rate measured here; ``None`` where the method
+    cannot tell."""
+    work = experiment.method.workload(experiment.counts)
+    if work is None:
+        return None
+    engine, task = experiment.engine, experiment.task
+    model = experiment.method.build_model(Key(0)).to(engine.device).train()
+    images = torch.randn(_BATCH[engine.device.type], *task.image_shape, device=engine.device)
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(images)
+
+    def backward() -> None:
+        model(images).square().mean().backward()
+
+    table = experiment.config
+    rounds = table.run.rounds * table.federation.participation
+    return rounds * (work.forward * _rate(forward, images) + work.backward * _rate(backward, images))
+
+
+def _rate(step: object, images: torch.Tensor) -> float:
+    """Seconds an image."""
+    assert callable(step)
+    best = float("inf")
+    for _ in range(_REPEATS + 1):  # the first warms up, and is rarely the best
+        started = time.perf_counter()
+        step()
+        if images.device.type == "cuda":
+            torch.cuda.synchronize(images.device)
+        best = min(best, time.perf_counter() - started)
+    return best / len(images)

@@ -1,0 +1,266 @@
+"""From a configuration to a finished run: data, split, method, transport, federation, and the result on disk."""
+
+import json
+import logging
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import fedaf
+from fedaf import config as configuration
+from fedaf.config import Config
+from fedaf.data import catalog, partition
+from fedaf.data.catalog import DataSet
+from fedaf.data.partition import Partition
+from fedaf.engine import EagerEngine, resolve_device
+from fedaf.federation.federation import Federation, summary
+from fedaf.federation.observer import Observer
+from fedaf.federation.rounds import Terms
+from fedaf.federation.run_directory import CONFIG, PARTITION, RESULT, RunDirectory, read_metrics
+from fedaf.methods import registry as methods
+from fedaf.models import registry as models
+from fedaf.protocol import Key, Method, Task, UserError
+from fedaf.transports.local import LocalTransport
+
+SCHEMA_VERSION = 1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration with its data read and split, and its method built: ready to run, nothing computed yet."""
+
+    config: Config
+    dataset: DataSet
+    partition: Partition
+    task: Task
+    method: Method
+    engine: EagerEngine
+
+    @property
+    def counts(self) -> dict[str, list[int]]:
+        """Samples of each class by client."""
+        return self.partition.counts(self.dataset.train_labels.numpy(), self.dataset.num_classes)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run produced: the figures of ``result.json`` and the trained global model."""
+
+    figures: Mapping[str, Any]
+    model: nn.Module
+    directory: Path | None
+
+    @property
+    def curve(self) -> list[float]:
+        """Test accuracy after each round, in per cent."""
+        return list(self.figures["curve"])
+
+    @property
+    def best_accuracy(self) -> float:
+        return float(self.figures["best_accuracy"])
+
+    @property
+    def last_accuracy(self) -> float:
+        return float(self.figures["last_accuracy"])
+
+
+def run(
+    *,
+    dataset: str = "digits",
+    method: str = "fedaf",
+    preset: str = "paper",
+    alpha: float | None = None,
+    clients: int | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    model: str | None = None,
+    participation: float | None = None,
+    data_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    observer: Observer | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RunResult:
+    """Run one federation and return its result.
+
+    Keyword arguments beyond these are options of the method (``ipc=10``, ``gamma=0.8``); ``settings`` reaches any
+    key of a configuration file (``{"partition.kind": "iid"}``). With ``out`` the run directory is kept, and the run
+    can be resumed; without, nothing stays on disk.
+    """
+    layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
+    named = configuration.from_flags(
+        dataset=dataset,
+        method=method,
+        alpha=alpha,
+        clients=clients,
+        rounds=rounds,
+        seed=seed,
+        device=device,
+        model=model,
+        participation=participation,
+        data_dir=str(data_dir) if data_dir is not None else None,
+    )
+    config = configuration.build(configuration.merge(named, {"method": options}, *layers), preset=preset)
+    experiment = prepare(config)
+    if out is not None:
+        return execute(experiment, Path(out), observer or Observer())
+    with tempfile.TemporaryDirectory(prefix="fedaf-") as scratch:
+        result = execute(experiment, Path(scratch) / "run", observer or Observer())
+    return RunResult(result.figures, result.model, None)
+
+
+def prepare(config: Config, *, saved_partition: Path | None = None) -> Experiment:
+    """Check everything that can be checked before computing, cheapest first, and read the data."""
+    catalog.check_name(config.data.name)
+    models.check_name(config.model.name)
+    device = resolve_device(config.run.device)
+    method_class = methods.find(config.method_name)
+    data = catalog.load(config.data.name, Path(config.data.dir))
+    task = _task(config, data)
+    split = Partition.read(saved_partition, len(data.train_labels)) if saved_partition else _split(config, data)
+    if split.redraws:
+        log.info(
+            "the split was drawn %d times until every client had %d samples",
+            split.redraws + 1,
+            config.partition.min_size,
+        )
+    make_model = partial(_make_model, config, task)
+    make_model(Key(0))  # a model that does not fit the images says so here
+    budget = config.run.memory_budget_mib
+    engine = EagerEngine(device, memory_budget=budget << 20 if budget else None)
+    method = method_class(config.method, task, make_model)
+    experiment = Experiment(config, data, split, task, method, engine)
+    method.check(experiment.counts)
+    return experiment
+
+
+def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
+    """Run from the first round in a new directory."""
+    directory = RunDirectory.create(out)
+    try:
+        directory.write(CONFIG, experiment.config.to_toml())
+        labels = experiment.dataset.train_labels.numpy()
+        directory.write(PARTITION, experiment.partition.to_json(labels, experiment.dataset.num_classes))
+        return _play(experiment, directory, observer, resumed=False)
+    finally:
+        directory.close()
+
+
+def reopen(out: Path) -> Experiment:
+    """The experiment of an earlier run, with the very split it had."""
+    if not (out / CONFIG).is_file():
+        raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
+    return prepare(configuration.build(configuration.read_toml(out / CONFIG)), saved_partition=out / PARTITION)
+
+
+def resume(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
+    """Go on after the last checkpoint of ``out``, to the numbers of a run that was never stopped."""
+    directory = RunDirectory(out)
+    try:
+        return _play(experiment, directory, observer, resumed=True)
+    finally:
+        directory.close()
+
+
+def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *, resumed: bool) -> RunResult:
+    config = experiment.config
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    dataset, engine = experiment.dataset, experiment.engine
+    shards = experiment.partition.shards(dataset.train_images, dataset.train_labels, dataset.num_classes)
+    federation = Federation(
+        method=experiment.method,
+        transport=LocalTransport(shards, engine),
+        clients=list(shards),
+        test_images=dataset.test_images,
+        test_labels=dataset.test_labels,
+        engine=engine.watch(lambda done, total: observer.progressed("server", done, total)),
+        directory=directory,
+        terms=Terms(config.federation.participation, config.federation.quorum, config.federation.deadline),
+        rounds=config.run.rounds,
+        keep_checkpoints=config.run.keep_checkpoints,
+    )
+    begun = federation.resume() if resumed else federation.start(Key(config.run.seed))
+    observer.started(
+        title=f"{config.method_name} on {config.data.name}",
+        rounds=config.run.rounds,
+        first_round=begun.server.round + 1,
+        device=str(engine.device),
+    )
+    try:
+        server = federation.run(begun, observer)
+    finally:
+        observer.ended()
+    figures = _figures(experiment, read_metrics(directory.path))
+    directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
+    model = experiment.method.build_model(server.key)
+    model.load_state_dict(server.model)
+    return RunResult(figures, model.eval(), directory.path)
+
+
+def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    config = experiment.config
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "method": config.method_name,
+        "preset": config.preset,
+        "dataset": config.data.name,
+        "partition": config.partition.kind,
+        "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
+        "clients": len(experiment.partition.rows),
+        "seed": config.run.seed,
+        **summary(rounds),
+        "model": config.model.name,
+        "device": _device_name(experiment.engine.device),
+        "threads": torch.get_num_threads(),
+        "tf32": {"convolution": torch.backends.cudnn.allow_tf32, "matmul": torch.backends.cuda.matmul.allow_tf32},
+        "versions": {"fedaf": fedaf.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def _task(config: Config, data: DataSet) -> Task:
+    channels, height, width = data.train_images.shape[1:]
+    mean, std = tuple(config.data.mean or data.mean), tuple(config.data.std or data.std)
+    if len(mean) != channels or len(std) != channels or min(std) <= 0:
+        raise UserError(f"data.mean and data.std must have {channels} values each, one a channel, with std above 0.")
+    return Task(config.data.name, channels, height, width, data.num_classes, mean, std, tuple(config.training.augment))
+
+
+def _make_model(config: Config, task: Task, key: Key) -> nn.Module:
+    table = config.model
+    return models.build(table.name, task, key, depth=table.depth, width=table.width, norm=table.norm)
+
+
+def _split(config: Config, data: DataSet) -> Partition:
+    table, key = config.partition, Key(config.run.seed).fold("partition")
+    labels = data.train_labels.numpy()
+    if table.kind == "file":
+        if table.path is None:
+            raise UserError("partition.kind = 'file' needs partition.path, a partition.json of an earlier run.")
+        return Partition.read(Path(table.path), len(labels))
+    if table.kind == "iid":
+        return partition.iid(labels, table.clients, key)
+    if table.kind == "shards":
+        return partition.shards_per_client(labels, table.clients, table.shards_per_client, key)
+    return partition.dirichlet(
+        labels,
+        table.clients,
+        alpha=table.alpha,
+        key=key,
+        min_size=table.min_size,
+        max_redraws=table.max_redraws,
+    )

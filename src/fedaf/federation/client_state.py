@@ -1,0 +1,66 @@
+"""A client's state between rounds, committed in two steps so that a lost reply never counts twice.
+
+A phase's new state is first only *pending*, tagged with run and round. The next request tells which round of this
+client the server accepted last: pending state of that round is promoted, any other is discarded. So after a lost
+reply, a repeated round or a resumed server, the client works from the state the server believes it has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fedaf.federation.transport import Request
+from fedaf.protocol import Outcome, Tensors, prefixed, select, to_cpu
+
+
+@dataclass(frozen=True)
+class ClientState:
+    run: str = ""
+    committed: Tensors = field(default_factory=dict)
+    pending: Tensors | None = None
+    pending_round: int = 0
+    scratch: Tensors = field(default_factory=dict)
+    scratch_round: int = 0
+
+    def opened(self, request: Request) -> "ClientState":
+        """This state as the request finds it: of this run, promoted or discarded, with this round's scratch only."""
+        if request.run != self.run:
+            return ClientState(run=request.run)
+        state = self
+        if state.scratch_round != request.round:
+            state = replace(state, scratch={}, scratch_round=request.round)
+        if state.pending is not None and state.pending_round != request.round:
+            if state.pending_round == request.accepted:
+                state = replace(state, committed=state.pending)
+            state = replace(state, pending=None)
+        return state
+
+    def after(self, request: Request, outcome: Outcome) -> "ClientState":
+        """This state once the client has worked: nothing committed, the outcome pending."""
+        state = self
+        if outcome.scratch is not None:
+            state = replace(state, scratch=to_cpu(outcome.scratch), scratch_round=request.round)
+        if outcome.state is not None:
+            state = replace(state, pending=to_cpu(outcome.state), pending_round=request.round)
+        return state
+
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        """For a checkpoint between rounds; scratch does not outlive its round."""
+        pending = prefixed("pending/", self.pending) if self.pending is not None else {}
+        return {
+            "run": torch.tensor(list(self.run.encode()), dtype=torch.uint8),
+            "pending_round": torch.tensor(self.pending_round if self.pending is not None else -1),
+            **prefixed("committed/", self.committed),
+            **pending,
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> "ClientState":
+        round = int(tensors["pending_round"])
+        return cls(
+            run=bytes(tensors["run"].tolist()).decode(),
+            committed=select(tensors, "committed/"),
+            pending=select(tensors, "pending/") if round >= 0 else None,
+            pending_round=max(round, 0),
+        )

@@ -1,0 +1,117 @@
+"""A whole run: round after round, each evaluated, logged and checkpointed before the next begins."""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedaf.federation import checkpoint
+from fedaf.federation.checkpoint import Checkpoint
+from fedaf.federation.observer import Observer
+from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.run_directory import RunDirectory
+from fedaf.federation.transport import Transport
+from fedaf.protocol import Engine, Key, Method, ServerState
+from fedaf.training.evaluate import accuracy
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything a run needs; ``start`` or ``resume`` gives the state to ``run`` from."""
+
+    method: Method
+    transport: Transport
+    clients: Sequence[str]
+    test_images: Tensor
+    test_labels: Tensor
+    engine: Engine
+    directory: RunDirectory
+    terms: Terms
+    rounds: int
+    keep_checkpoints: int = 2
+
+    def start(self, key: Key) -> Checkpoint:
+        """The state before round 1, checkpointed."""
+        begun = Checkpoint(uuid.uuid4().hex, self.method.initial(key), {}, self.transport.checkpoint())
+        checkpoint.save(self.directory.path, begun, keep=self.keep_checkpoints)
+        return begun
+
+    def resume(self) -> Checkpoint:
+        """The state after the last checkpointed round."""
+        found = checkpoint.load(self.directory.path)
+        self.transport.restore(found.clients)
+        self.directory.rewind_metrics(found.server.round)
+        return found
+
+    def run(self, begun: Checkpoint, observer: Observer) -> ServerState:
+        """Play all rounds that are left."""
+        server, accepted = begun.server, dict(begun.accepted)
+        while server.round < self.rounds:
+            server, report = play_round(
+                server,
+                method=self.method,
+                transport=self.transport,
+                clients=self.clients,
+                accepted=accepted,
+                run=begun.run,
+                terms=self.terms,
+                engine=self.engine,
+                observer=observer,
+            )
+            accepted |= dict.fromkeys(report.accepted, server.round)
+            metrics = self._metrics(server, report)
+            self.directory.append_metrics(metrics)
+            self.directory.write_exhibits(self.method.exhibits(server))
+            checkpoint.save(
+                self.directory.path,
+                Checkpoint(begun.run, server, accepted, self.transport.checkpoint()),
+                keep=self.keep_checkpoints,
+            )
+            observer.round_ended(metrics)
+        return server
+
+    def _metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
+        started = time.perf_counter()
+        model = self.method.build_model(server.key)
+        model.load_state_dict(server.model)
+        percent = accuracy(model, self.test_images, self.test_labels, self.method.task, self.engine)
+        report.seconds["evaluate"] = time.perf_counter() - started
+        return {
+            "round": server.round,
+            "accuracy": percent,
+            **server.log,
+            "seconds": report.seconds,
+            "upload_bytes": report.upload,
+            "download_bytes": report.download,
+            "asked": report.asked,
+            "failures": report.failures,
+        }
+
+
+def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of a run from its metrics: accuracy, mean bytes per client and round, seconds, the copy audit."""
+    curve = [m["accuracy"] for m in rounds]
+    asked = sum(len(m["asked"]) for m in rounds)
+
+    def bytes_of(name: str) -> float:
+        return sum(sum(by_client.values()) for m in rounds for by_client in m[name].values()) / max(1, asked)
+
+    audits = [m["copy_audit"] for m in rounds if m.get("copy_audit")]
+    return {
+        "rounds": len(rounds),
+        "best_accuracy": max(curve, default=None),
+        "last_accuracy": curve[-1] if curve else None,
+        "curve": curve,
+        "upload_bytes_per_client_round": bytes_of("upload_bytes"),
+        "download_bytes_per_client_round": bytes_of("download_bytes"),
+        "seconds": sum(sum(m["seconds"].values()) for m in rounds),
+        "copy_audit": _worst_audit(audits),
+    }
+
+
+def _worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Over the rounds of a run, the round whose images were closest to private ones."""
+    return dict(max(audits, key=lambda audit: audit["psnr_mean"])) if audits else None

@@ -1,0 +1,114 @@
+"""One round of any method over any transport."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedaf.federation.observer import Observer
+from fedaf.federation.transport import Replied, Request, Transport
+from fedaf.protocol import BelowQuorum, Engine, Key, Method, Payload, Phase, Refused, ServerState
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the federation demands of a round."""
+
+    participation: float = 1.0
+    quorum: float = 0.5
+    deadline: float | None = None
+
+
+@dataclass
+class RoundReport:
+    """What a round cost: seconds by phase, bytes by phase and client, who was asked and who failed and why."""
+
+    asked: list[str]
+    seconds: dict[str, float] = field(default_factory=dict)
+    upload: dict[str, dict[str, int]] = field(default_factory=dict)
+    download: dict[str, dict[str, int]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def accepted(self) -> list[str]:
+        return [client for client in self.asked if client not in self.failures]
+
+
+def participants(clients: Sequence[str], participation: float, key: Key) -> list[str]:
+    """The clients of a round: a random share of all, at least one, in their usual order."""
+    count = max(1, round(participation * len(clients)))
+    chosen = set(key.numpy().permutation(len(clients))[:count].tolist())
+    return [client for i, client in enumerate(clients) if i in chosen]
+
+
+def play_round(
+    server: ServerState,
+    *,
+    method: Method,
+    transport: Transport,
+    clients: Sequence[str],
+    accepted: Mapping[str, int],
+    run: str,
+    terms: Terms,
+    engine: Engine,
+    observer: Observer,
+) -> tuple[ServerState, RoundReport]:
+    """Ask, collect, check and fold for each phase, then let the server finish. Raises ``BelowQuorum`` where too few
+    clients are left; the caller's state is untouched then."""
+    server = server.next_round()
+    active = participants(clients, terms.participation, server.key.fold("participants", server.round))
+    report = RoundReport(active)
+    needed = math.ceil(terms.quorum * len(active))
+    observer.round_started(server.round)
+    for phase in method.phases:
+        observer.phase_started(phase.name, len(active))
+        started = time.perf_counter()
+        requests = {
+            client: Request(
+                run, server.round, phase.name, accepted.get(client, 0), server.key.value, phase.ask(server, client)
+            )
+            for client in active
+        }
+        replies = _collect(phase, requests, transport, terms.deadline, report, observer)
+        active = list(replies)
+        if len(active) < max(1, needed):
+            reasons = "; ".join(f"{client}: {reason}" for client, reason in report.failures.items())
+            raise BelowQuorum(
+                f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients answered, "
+                f"{max(1, needed)} are needed ({reasons})."
+            )
+        server = phase.fold(server, replies)
+        report.seconds[phase.name] = time.perf_counter() - started
+    observer.phase_started("server", 0)
+    started = time.perf_counter()
+    server = method.finish(server, engine)
+    report.seconds["server"] = time.perf_counter() - started
+    return server, report
+
+
+def _collect(
+    phase: Phase,
+    requests: Mapping[str, Request],
+    transport: Transport,
+    deadline: float | None,
+    report: RoundReport,
+    observer: Observer,
+) -> dict[str, Payload]:
+    """The replies that keep to the schema; everything else becomes a reason in the report."""
+    round = next(iter(requests.values())).round
+    report.download[phase.name] = {client: request.ask.nbytes for client, request in requests.items()}
+    deliveries = transport.deliver(phase, requests, seconds=deadline, listener=observer.progressed)
+    replies: dict[str, Payload] = {}
+    for client, request in requests.items():
+        delivery = deliveries[client]
+        try:
+            if not isinstance(delivery, Replied):
+                raise Refused(delivery.reason)
+            phase.schema(request.ask).validate(delivery.payload)
+        except Refused as refusal:
+            report.failures[client] = f"{phase.name}: {refusal}"
+            observer.client_failed(round, phase.name, client, str(refusal))
+            continue
+        replies[client] = delivery.payload
+    report.upload[phase.name] = {client: reply.nbytes for client, reply in replies.items()}
+    return replies

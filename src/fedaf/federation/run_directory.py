@@ -1,0 +1,94 @@
+"""The record of a run on disk: re-runnable, resumable, and all that reports are made from."""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from fedaf.federation.checkpoint import write_atomically
+from fedaf.protocol import UserError
+
+CONFIG, PARTITION, METRICS, RESULT, CONDENSED = (
+    "config.toml",
+    "partition.json",
+    "metrics.jsonl",
+    "result.json",
+    "condensed",
+)
+
+
+class RunDirectory:
+    """A directory that this process holds for itself until it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise UserError(f"{path} is in use by another run that is still going on.") from error
+
+    @classmethod
+    def create(cls, path: Path) -> "RunDirectory":
+        """A new directory; one that holds anything is refused."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"{path} is in use; choose another --out, or go on with --resume {path}.")
+        path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
+    @classmethod
+    def reopen(cls, path: Path) -> "RunDirectory":
+        """The directory of an earlier run."""
+        if not (path / CONFIG).is_file():
+            raise UserError(f"{path} is not a run directory of fedaf: it has no {CONFIG}.")
+        return cls(path)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def write(self, name: str, content: str) -> None:
+        write_atomically(self.path / name, content)
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        with open(self.path / METRICS, "a") as file:
+            file.write(json.dumps(metrics) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rewind_metrics(self, last_round: int) -> None:
+        """Forget rounds after ``last_round``: a killed run may have logged one it had not checkpointed."""
+        kept = [json.dumps(m) + "\n" for m in read_metrics(self.path) if m["round"] <= last_round]
+        self.write(METRICS, "".join(kept))
+
+    def write_exhibits(self, exhibits: Mapping[str, Tensor]) -> None:
+        """What clients shared, as pictures without loss: a sheet each, a row for each class."""
+        if exhibits:
+            (self.path / CONDENSED).mkdir(exist_ok=True)
+        for client, images in exhibits.items():
+            rows, columns, channels, height, width = images.shape
+            sheet = images.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels).numpy()
+            picture = Image.fromarray(sheet[..., 0] if channels == 1 else sheet[..., :3])
+            temporary = self.path / CONDENSED / f"{client}.part"
+            picture.save(temporary, format="PNG")
+            os.replace(temporary, temporary.with_suffix(".png"))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rounds of a run; a last line cut short by a kill is left out."""
+    try:
+        lines = (path / METRICS).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    rounds = []
+    for line in lines:
+        try:
+            rounds.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rounds

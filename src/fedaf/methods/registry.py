@@ -1,0 +1,31 @@
+"""The methods by name; a method of one's own is named ``module:Class``."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from fedaf.protocol import Method, UserError
+from fedaf.protocol.naming import nearest
+
+_BUILT_IN = {"fedaf": "fedaf.methods.fedaf:FedAF", "fedavg": "fedaf.methods.fedavg:FedAvg"}
+METHODS = tuple(_BUILT_IN)
+
+
+def find(name: str) -> type[Method]:
+    """The class of a method, or ``UserError`` with the nearest name."""
+    path = _BUILT_IN.get(name, name)
+    module_name, colon, class_name = path.partition(":")
+    if not colon:
+        raise UserError(
+            f"unknown method {name!r}{nearest(name, METHODS)}; allowed is one of {', '.join(METHODS)}, or module:Class."
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # as `python -m` does: an installed command does not look where it is called
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"method {name!r} cannot be loaded ({error}); it must be module:Class.") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"method {name!r} is not a class derived from fedaf.protocol.Method.")
+    return found

@@ -1,0 +1,62 @@
+"""ResNet18 of He et al., "Deep Residual Learning for Image Recognition" (CVPR 2016), in its ImageNet layout."""
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from fedaf.models.convnet import norm_layer
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = norm_layer(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = norm_layer(norm, outputs)
+        self.relu = nn.ReLU()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), norm_layer(norm, outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
+        out: Tensor = self.relu(y + self.shortcut(x))
+        return out
+
+
+class ResNet18(nn.Module):
+    """A 7x7 stem of stride 2, max-pooling, four stages of two blocks, global average pooling, one Linear."""
+
+    def __init__(self, channels: int, num_classes: int, *, norm: str = "batch") -> None:
+        super().__init__()
+        widths = (64, 64, 128, 256, 512)
+        stages: list[nn.Module] = []
+        for stage, (inputs, outputs) in enumerate(pairwise(widths)):
+            stages += [
+                BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm),
+                BasicBlock(outputs, outputs, 1, norm),
+            ]
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+            norm_layer(norm, 64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *stages,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+        self.classifier = nn.Linear(512, num_classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He initialisation of the convolutions by fan-out; the other layers reset themselves."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images))
+        return logits

@@ -1,0 +1,74 @@
+"""Named bundles of settings by data set: ``paper`` (the default) and ``quick``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedaf.protocol import UserError
+from fedaf.protocol.naming import nearest
+
+PRESETS = {
+    "paper": "the paper's values for the data set; for digits and own data, what we settled",
+    "quick": "a few short rounds, to see everything work",
+}
+
+_AUGMENT = ["flip", "shift", "scale", "brightness", "contrast"]
+
+# What the paper states for each data set; everything else is the default of an option.
+_PAPER: dict[str, dict[str, dict[str, Any]]] = {
+    "cifar10": {
+        "training": {"augment": _AUGMENT},
+        "fedaf": {"image_lr": 1.0, "lambda_loc": 1e-4, "lambda_glob": 0.01},
+    },
+    "cifar100": {
+        "training": {"augment": _AUGMENT},
+        "fedaf": {"image_lr": 0.1, "lambda_loc": 1e-4, "lambda_glob": 0.01},
+    },
+    "fashionmnist": {
+        "training": {"augment": _AUGMENT},
+        "fedaf": {"image_lr": 0.2, "lambda_loc": 1e-3, "lambda_glob": 2.0},
+    },
+    "domainnet": {
+        "run": {"rounds": 10},
+        "training": {"augment": _AUGMENT},
+        "fedaf": {"ipc": 20, "image_lr": 1.0, "lambda_loc": 0.01, "lambda_glob": 0.1},
+    },
+    "digits": {
+        "run": {"rounds": 10},
+        "fedaf": {
+            "ipc": 10,
+            "local_steps": 50,
+            "real_batch": 64,  # a client holds at most 146 digits of a class
+            "image_lr": 1.0,
+            "continue_images": False,
+            "server_lr": 0.01,
+            "server_epochs": 30,
+            "server_batch": 64,
+        },
+    },
+}
+
+_QUICK: dict[str, dict[str, Any]] = {
+    "run": {"rounds": 3},
+    "fedaf": {
+        "ipc": 10,
+        "local_steps": 20,
+        "real_batch": 64,
+        "server_epochs": 20,
+        "server_batch": 64,
+        "server_lr": 0.01,
+    },
+    "fedavg": {"local_epochs": 2},
+}
+
+
+def preset_values(preset: str, dataset: str, method: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tables a preset fills in for one data set and one method."""
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}; allowed is {' or '.join(PRESETS)}.")
+    layers = [_PAPER.get(dataset, {})] + ([_QUICK] if preset == "quick" else [])
+    values: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for name in ("run", "training"):
+            values.setdefault(name, {}).update(layer.get(name, {}))
+        values.setdefault("method", {}).update(layer.get(method, {}))
+    return values

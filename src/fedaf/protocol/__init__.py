@@ -1,0 +1,47 @@
+"""The vocabulary: what may travel, who asks, who answers, and where random numbers come from."""
+
+from fedaf.protocol.contract import (
+    Client,
+    Engine,
+    Method,
+    Options,
+    Outcome,
+    Phase,
+    ServerState,
+    Shard,
+    Task,
+    Workload,
+)
+from fedaf.protocol.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
+from fedaf.protocol.keys import Key
+from fedaf.protocol.payload import Payload, Scalar, Tensors, prefixed, select, to_cpu
+from fedaf.protocol.schema import Field, Number, Schema, like
+
+__all__ = [
+    "BelowQuorum",
+    "Client",
+    "DeadlineExceeded",
+    "Engine",
+    "FedafError",
+    "Field",
+    "Key",
+    "Method",
+    "Number",
+    "Options",
+    "Outcome",
+    "Payload",
+    "Phase",
+    "Refused",
+    "Scalar",
+    "Schema",
+    "ServerState",
+    "Shard",
+    "Task",
+    "Tensors",
+    "UserError",
+    "Workload",
+    "like",
+    "prefixed",
+    "select",
+    "to_cpu",
+]

@@ -1,0 +1,192 @@
+"""The contract between a method, its clients, its server, and whatever carries the messages.
+
+A method is a tuple of phases and a last step on the server. In each phase the server asks, every client works on
+its own data and replies, and the server folds the replies into its state. All state is explicit, all of it is
+tensors, and nothing here knows which engine computes or which transport carries.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from fedaf.protocol.keys import Key
+from fedaf.protocol.payload import Payload, Tensors
+from fedaf.protocol.schema import Schema
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be learned. The normalisation constants come from the catalog or the user, never from clients'
+    data; ``augment`` names the variations of training images, one choice for every method of a comparison."""
+
+    dataset: str
+    channels: int
+    height: int
+    width: int
+    num_classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: tuple[str, ...] = ()
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (self.channels, self.height, self.width)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One client's private data: images uint8 [N, C, H, W], labels int64 [N]."""
+
+    images: Tensor
+    labels: Tensor
+    num_classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many samples of each class the client holds."""
+        return torch.bincount(self.labels, minlength=self.num_classes).tolist()
+
+    def rows_of(self, label: int) -> Tensor:
+        return (self.labels == label).nonzero().squeeze(1)
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client in one phase. ``state`` is what it kept, committed before this round; ``scratch`` is what earlier
+    phases of this round left."""
+
+    id: str
+    shard: Shard
+    key: Key
+    state: Tensors = field(default_factory=dict)
+    scratch: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A client's answer. ``state`` replaces its state, but only once the server has accepted the round; ``scratch``
+    is for the later phases of this round. ``None`` leaves either as it was."""
+
+    reply: Payload
+    state: Tensors | None = None
+    scratch: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server knows. ``memory`` is the method's own, kept between rounds and in checkpoints; ``scratch``
+    and ``log`` are of the current round only."""
+
+    key: Key
+    model: Tensors
+    round: int = 0
+    memory: Mapping[str, Tensors] = field(default_factory=dict)
+    scratch: Tensors = field(default_factory=dict)
+    log: Mapping[str, Any] = field(default_factory=dict)
+
+    def next_round(self) -> "ServerState":
+        return replace(self, round=self.round + 1, scratch={}, log={})
+
+    def with_log(self, **entries: Any) -> "ServerState":
+        return replace(self, log={**self.log, **entries})
+
+
+class Engine(Protocol):
+    """Where and how a phase computes."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def chunks(self, count: int, item_bytes: int) -> Iterator[slice]:
+        """Cut ``count`` items of ``item_bytes`` each into slices that fit the memory budget."""
+
+    def tick(self, done: int, total: int) -> None:
+        """Tell how far the work is. Called between steps; raises ``DeadlineExceeded`` when time is up."""
+
+
+class Phase(ABC):
+    """One exchange between the server and its clients. Only ``work_one`` says what a client does."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def ask(self, server: ServerState, client_id: str) -> Payload:
+        """What the server sends to this client."""
+
+    @abstractmethod
+    def schema(self, ask: Payload) -> Schema:
+        """What a reply to ``ask`` may contain."""
+
+    @abstractmethod
+    def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
+        """What one client does."""
+
+    def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
+        """The same for a cohort on one device, in order. Override it where clients can share one computation; the
+        outcomes must be those of ``work_one``."""
+        for ask, client in zip(asks, clients, strict=True):
+            yield self.work_one(ask, client, engine)
+
+    @abstractmethod
+    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        """What the server makes of the replies it accepted."""
+
+
+class Options(BaseModel):
+    """A method's validated options: the ``[method]`` table of a configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Images through the model in one round, to estimate its time: without and with a backward pass."""
+
+    forward: float
+    backward: float
+
+
+class Method(ABC):
+    """A federated learning method: its options, its phases, and the server's own work after the last of them."""
+
+    Options: ClassVar[type[Options]] = Options
+
+    def __init__(self, options: Any, task: Task, make_model: Callable[[Key], nn.Module]) -> None:
+        self.options = options
+        self.task = task
+        self._make_model = make_model
+
+    @property
+    @abstractmethod
+    def phases(self) -> tuple[Phase, ...]:
+        """The exchanges of one round, in order."""
+
+    def build_model(self, key: Key) -> nn.Module:
+        """The model to train, initialised from ``key``; override it to add a head."""
+        return self._make_model(key)
+
+    def initial(self, key: Key) -> ServerState:
+        return ServerState(key=key, model=dict(self.build_model(key.fold("model")).state_dict()))
+
+    def check(self, counts: Mapping[str, Sequence[int]]) -> None:  # noqa: B027 - most methods take any split
+        """Raise ``UserError`` where these options cannot work on this split (class counts by client)."""
+
+    def finish(self, server: ServerState, engine: Engine) -> ServerState:
+        """The server's own work of the round, after the last fold."""
+        return server
+
+    def exhibits(self, server: ServerState) -> Mapping[str, Tensor]:
+        """Shared images worth a look, by client: uint8 [rows, columns, C, H, W]."""
+        return {}
+
+    def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload | None:
+        """The work of one round, where the method can tell."""
+        return None

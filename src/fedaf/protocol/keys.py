@@ -1,0 +1,28 @@
+"""Random keys: every draw names what it is for, so its numbers do not depend on what was drawn before it."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Key:
+    """A node in a tree of seeds. The same path from the same root gives the same draws on any machine."""
+
+    value: int
+
+    def fold(self, *path: int | str) -> "Key":
+        """The key of a purpose under this one, for example ``key.fold("round", 3, "client-1")``."""
+        digest = hashlib.sha256(json.dumps([self.value, *path]).encode()).digest()
+        return Key(int.from_bytes(digest[:8], "little") >> 1)  # 63 bits: fits an int64 on every wire
+
+    def torch(self, device: torch.device | str = "cpu") -> torch.Generator:
+        generator = torch.Generator(device)
+        generator.manual_seed(self.value)
+        return generator
+
+    def numpy(self) -> np.random.Generator:
+        return np.random.default_rng(self.value)

@@ -1,0 +1,66 @@
+"""What travels between server and client: named tensors and named scalars, and nothing that can run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import safetensors.torch
+from torch import Tensor
+
+from fedaf.protocol.errors import Refused
+
+Tensors = Mapping[str, Tensor]
+Scalar = bool | int | float | str
+
+_SCALARS = "scalars"
+_LENGTH_BYTES = 8  # safetensors starts with the length of its JSON header, little-endian
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One message. ``encode`` and ``decode`` are inverse; the container is safetensors, so no pickle is involved."""
+
+    tensors: Tensors = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of content: what every transport must carry, whatever framing it adds."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values()) + len(self._scalar_json())
+
+    def encode(self) -> bytes:
+        tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
+        return safetensors.torch.save(tensors, metadata={_SCALARS: self._scalar_json()})
+
+    @classmethod
+    def decode(cls, data: bytes, *, max_bytes: int | None = None) -> "Payload":
+        """Read a message from an untrusted peer, or raise ``Refused``; what it *means* is for ``Schema`` to judge."""
+        if max_bytes is not None and len(data) > max_bytes:
+            raise Refused(f"a message of {len(data)} bytes is over the limit of {max_bytes}")
+        try:
+            tensors = safetensors.torch.load(data)
+            length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+            header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+            scalars = json.loads(header.get("__metadata__", {}).get(_SCALARS, "{}"))
+        except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
+            raise Refused(f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})") from error
+        if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
+            raise Refused("the scalars of a message must be numbers, booleans or strings")
+        return cls(tensors, scalars)
+
+    def _scalar_json(self) -> str:
+        return json.dumps(dict(self.scalars)) if self.scalars else ""
+
+
+def select(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
+    """The tensors whose name starts with ``prefix``, without it."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """The inverse of ``select``."""
+    return {prefix + name: t for name, t in tensors.items()}
+
+
+def to_cpu(tensors: Tensors) -> dict[str, Tensor]:
+    return {name: t.detach().to("cpu") for name, t in tensors.items()}

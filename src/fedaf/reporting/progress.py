@@ -1,0 +1,119 @@
+"""Progress of a run: a live display in a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from fedaf.federation.observer import Observer
+from fedaf.reporting.tables import duration
+
+
+class _Clock:
+    """How far a run is, in rounds, and how long the rest will take at the pace so far."""
+
+    def __init__(self) -> None:
+        self.rounds = self.first = self.round = 1
+        self._began = time.monotonic()
+
+    def start(self, rounds: int, first_round: int) -> None:
+        self.rounds, self.first, self.round = rounds, first_round, first_round
+        self._began = time.monotonic()
+
+    def left(self, rounds_done: float) -> str:
+        done = rounds_done - (self.first - 1)
+        if done <= 0:
+            return "…"
+        return duration((time.monotonic() - self._began) / done * (self.rounds - rounds_done))
+
+
+class PlainProgress(Observer):
+    """One line a round, and one for every failure; with ``verbose`` one for each phase too."""
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console, self._verbose, self._clock = console, verbose, _Clock()
+
+    def started(self, *, title: str, rounds: int, first_round: int, device: str) -> None:
+        self._clock.start(rounds, first_round)
+        self._say(f"{title} on {device}: rounds {first_round} to {rounds}")
+
+    def round_started(self, round: int) -> None:
+        self._clock.round = round
+
+    def phase_started(self, name: str, clients: int) -> None:
+        if self._verbose:
+            self._say(f"round {self._clock.round}: {name}" + (f", {clients} clients" if clients else ""))
+
+    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
+        self._say(f"round {round}: {client} is out ({phase}: {reason})")
+
+    def round_ended(self, metrics: Mapping[str, Any]) -> None:
+        done = metrics["round"]
+        seconds = sum(metrics["seconds"].values())
+        self._say(
+            f"round {done}/{self._clock.rounds}: accuracy {metrics['accuracy']:.2f} %, {duration(seconds)}, "
+            f"{self._clock.left(done)} left"
+        )
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveProgress(Observer):
+    """One bar: round, phase, client, accuracy, time left. Finished rounds scroll by above it only if verbose."""
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console, self._verbose, self._clock = console, verbose, _Clock()
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+        self._phase, self._phases_done, self._phases = "", 0, 3
+        self._accuracy = ""
+
+    def started(self, *, title: str, rounds: int, first_round: int, device: str) -> None:
+        self._clock.start(rounds, first_round)
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            console=self._console,
+        )
+        self._task = self._progress.add_task(title, total=rounds, completed=first_round - 1, state=f"on {device}")
+        self._progress.start()
+
+    def round_started(self, round: int) -> None:
+        self._clock.round = round
+        self._phases, self._phases_done = max(self._phases, self._phases_done), 0
+
+    def phase_started(self, name: str, clients: int) -> None:
+        self._phase = name
+        self._phases_done += 1
+        self._show(f"{clients} clients" if clients else name, 0, 1)
+
+    def progressed(self, who: str, done: int, total: int) -> None:
+        self._show(who, done, total)
+
+    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
+        self._console.print(f"round {round}: {client} is out ({phase}: {reason})", style="yellow", markup=False)
+
+    def round_ended(self, metrics: Mapping[str, Any]) -> None:
+        self._accuracy = f"{metrics['accuracy']:.2f} %"
+        self._phases = self._phases_done
+        if self._verbose:
+            self._console.print(f"round {metrics['round']}: accuracy {self._accuracy}", highlight=False)
+
+    def ended(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _show(self, who: str, done: int, total: int) -> None:
+        if self._progress is None:
+            return
+        within = min(1.0, (self._phases_done - 1 + done / max(1, total)) / self._phases)
+        rounds_done = self._clock.round - 1 + within
+        parts = [f"round {self._clock.round}/{self._clock.rounds}", self._phase, *([who] if who != self._phase else [])]
+        if self._accuracy:
+            parts.append(self._accuracy)
+        parts.append(f"{self._clock.left(rounds_done)} left")
+        self._progress.update(self._task, completed=rounds_done, state=" · ".join(parts))

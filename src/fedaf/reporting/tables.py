@@ -1,0 +1,76 @@
+"""Tables for a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+_MOST_CLASSES = 20
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 90:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: float) -> str:
+    """Bytes as a person would say them, in binary units."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
+    """Samples of each class by client; with many classes, only how many of them a client holds."""
+    classes = len(next(iter(counts.values())))
+    table = Table(title="Who holds what (samples by class)", title_justify="left")
+    table.add_column("client")
+    headers = [str(c) for c in range(classes)] if classes <= _MOST_CLASSES else ["classes held"]
+    for header in [*headers, "all"]:
+        table.add_column(header, justify="right")
+    for client, row in counts.items():
+        held = [str(n) if n else "·" for n in row] if classes <= _MOST_CLASSES else [str(sum(n > 0 for n in row))]
+        table.add_row(client, *held, str(sum(row)))
+    return table
+
+
+def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Methods side by side."""
+    first = results[0]
+    split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
+    title = f"{first['dataset']}, {first['clients']} clients, {split}, {first['rounds']} rounds, seed {first['seed']}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    for header in ("best accuracy", "last accuracy", "upload / client / round", "time"):
+        table.add_column(header, justify="right")
+    for result in results:
+        table.add_row(
+            result["method"],
+            f"{result['best_accuracy']:.2f} %",
+            f"{result['last_accuracy']:.2f} %",
+            size(result["upload_bytes_per_client_round"]),
+            duration(result["seconds"]),
+        )
+    return table
+
+
+def audit_sentence(result: Mapping[str, Any]) -> str | None:
+    """The copy audit in words, for methods that share images."""
+    audit = result.get("copy_audit")
+    if not audit:
+        return None
+    return (
+        f"Copy audit of {result['method']}: shared images lie {audit['psnr_mean']:.1f} dB from their nearest private "
+        f"image (at most {audit['psnr_max']:.1f}), unseen real ones {audit['held_out_psnr_mean']:.1f} "
+        f"(at most {audit['held_out_psnr_max']:.1f}); nearest is a source in {100 * audit['from_source']:.0f} % "
+        f"({100 * audit['held_out_from_source']:.0f} % by chance)."
+    )

@@ -1,0 +1,1 @@
+"""Training and testing a model on one device."""

@@ -1,0 +1,98 @@
+"""All clients in this process, on one device: a cohort goes through a phase together."""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from fedaf.engine import EagerEngine
+from fedaf.federation.client_state import ClientState
+from fedaf.federation.transport import Delivery, Failed, Listener, Replied, Request, Silent
+from fedaf.protocol import Client, DeadlineExceeded, Payload, Phase, Shard, Tensors, to_cpu
+
+log = logging.getLogger(__name__)
+
+
+class LocalTransport:
+    """Holds the shards and the state of every client. Implements ``fedaf.federation.transport.Transport``."""
+
+    def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine) -> None:
+        self._shards = shards
+        self._engine = engine
+        self._states: dict[str, ClientState] = {}
+
+    def deliver(
+        self, phase: Phase, requests: Mapping[str, Request], *, seconds: float | None, listener: Listener
+    ) -> Mapping[str, Delivery]:
+        engine = self._engine.until(time.monotonic() + seconds if seconds is not None else None)
+        deliveries: dict[str, Delivery] = {}
+        try:
+            self._work(phase, requests, engine, listener, deliveries)
+        except DeadlineExceeded:
+            pass
+        except Exception as error:  # a client's code or data may raise anything; it costs that client's reply only
+            log.debug("phase %s failed for a cohort; its clients are tried one by one", phase.name, exc_info=error)
+            self._one_by_one(phase, requests, engine, listener, deliveries, error)
+        return {client: deliveries.get(client, Silent()) for client in requests}
+
+    def checkpoint(self) -> Mapping[str, Tensors]:
+        return {client: state.to_tensors() for client, state in self._states.items()}
+
+    def restore(self, records: Mapping[str, Tensors]) -> None:
+        self._states = {client: ClientState.from_tensors(tensors) for client, tensors in records.items()}
+
+    def _work(
+        self,
+        phase: Phase,
+        requests: Mapping[str, Request],
+        engine: EagerEngine,
+        listener: Listener,
+        deliveries: dict[str, Delivery],
+    ) -> None:
+        """Let the cohort work; each outcome is settled as it comes."""
+        names = list(requests)
+        states = {name: self._states.get(name, ClientState()).opened(requests[name]) for name in names}
+        clients = [
+            Client(name, self._shards[name], requests[name].client_key(name), state.committed, state.scratch)
+            for name, state in states.items()
+        ]
+        together = type(phase).work is not Phase.work
+        served = 0
+
+        def tick(done: int, total: int) -> None:
+            if together:
+                listener(names[0] if len(names) == 1 else f"{len(names)} clients", done, total)
+            else:
+                listener(names[min(served, len(names) - 1)], served * total + done, len(names) * total)
+
+        outcomes = phase.work([requests[name].ask for name in names], clients, engine.watch(tick))
+        for name, outcome in zip(names, outcomes, strict=True):
+            self._states[name] = states[name].after(requests[name], outcome)
+            deliveries[name] = Replied(Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars))
+            served += 1
+
+    def _one_by_one(
+        self,
+        phase: Phase,
+        requests: Mapping[str, Request],
+        engine: EagerEngine,
+        listener: Listener,
+        deliveries: dict[str, Delivery],
+        error: Exception,
+    ) -> None:
+        """Find out whose fault it was: those without an outcome work alone."""
+        if len(requests) == 1:
+            deliveries.update(dict.fromkeys(requests, Failed(_reason(error))))
+            return
+        for name, request in requests.items():
+            if name not in deliveries:
+                try:
+                    self._work(phase, {name: request}, engine, listener, deliveries)
+                except DeadlineExceeded:
+                    return
+                except Exception as own_error:  # as above
+                    log.debug("phase %s failed for %s", phase.name, name, exc_info=own_error)
+                    deliveries[name] = Failed(_reason(own_error))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
