@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 import fedaf
-from fedaf.protocol.errors import FedafError, UserError
+from fedaf.errors import FedafError, UserError
 
 if TYPE_CHECKING:
     from fedaf.experiment import Experiment, RunResult

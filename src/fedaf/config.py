@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedaf.methods import registry as methods
+from fedaf.naming import nearest
 from fedaf.presets import preset_values
 from fedaf.protocol import Options, UserError
-from fedaf.protocol.naming import nearest
 
 Augmentation = Literal["flip", "shift", "scale", "brightness", "contrast"]
 Settings = Mapping[str, Mapping[str, Any]]

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaf.naming import nearest
 from fedaf.protocol import Key, UserError
-from fedaf.protocol.naming import nearest
 
 _DIGITS_SPLIT = Key(20240617)  # the test split of digits is the same in every run, whatever its seed
 _OWN_MEAN, _OWN_STD = 0.5, 0.25  # nobody in a federation holds the training split, so own data get constants

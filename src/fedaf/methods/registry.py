@@ -4,8 +4,8 @@ import importlib
 import sys
 from pathlib import Path
 
+from fedaf.naming import nearest
 from fedaf.protocol import Method, UserError
-from fedaf.protocol.naming import nearest
 
 _BUILT_IN = {"fedaf": "fedaf.methods.fedaf:FedAF", "fedavg": "fedaf.methods.fedavg:FedAvg"}
 METHODS = tuple(_BUILT_IN)

@@ -6,8 +6,8 @@ from torch import nn
 from fedaf.models.convnet import ConvNet
 from fedaf.models.resnet import ResNet18
 from fedaf.models.weights import initialise
+from fedaf.naming import nearest
 from fedaf.protocol import Key, Task, UserError
-from fedaf.protocol.naming import nearest
 
 MODELS = ("convnet", "resnet18")
 

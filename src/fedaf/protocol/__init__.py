@@ -1,5 +1,6 @@
 """The vocabulary: what may travel, who asks, who answers, and where random numbers come from."""
 
+from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.contract import (
     Client,
     Engine,
@@ -12,7 +13,6 @@ from fedaf.protocol.contract import (
     Task,
     Workload,
 )
-from fedaf.protocol.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Scalar, Tensors, prefixed, select, to_cpu
 from fedaf.protocol.schema import Field, Number, Schema, like

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import safetensors.torch
 from torch import Tensor
 
-from fedaf.protocol.errors import Refused
+from fedaf.errors import Refused
 
 Tensors = Mapping[str, Tensor]
 Scalar = bool | int | float | str

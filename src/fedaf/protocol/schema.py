@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedaf.protocol.errors import Refused
+from fedaf.errors import Refused
 from fedaf.protocol.payload import Payload, Scalar, Tensors
 
 _HEADER_ALLOWANCE = 1 << 20  # framing around the content: names, shapes, offsets
