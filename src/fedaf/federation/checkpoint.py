@@ -15,7 +15,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from fedaf.protocol import Key, ServerState, Tensors, UserError, prefixed, select
+from fedaf.protocol import Key, ServerState, Tensors, UserError, pack, prefixed, select
 
 _LATEST = "LATEST"
 
@@ -47,9 +47,9 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     temporary = folder / f"{name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    write_atomically(temporary / "model.safetensors", _pack(server.model))
-    write_atomically(temporary / "server.safetensors", _pack(_flatten(server.memory)))
-    write_atomically(temporary / "clients.safetensors", _pack(_flatten(checkpoint.clients)))
+    write_atomically(temporary / "model.safetensors", pack(server.model))
+    write_atomically(temporary / "server.safetensors", pack(_flatten(server.memory)))
+    write_atomically(temporary / "clients.safetensors", pack(_flatten(checkpoint.clients)))
     facts = {
         "run": checkpoint.run,
         "round": server.round,
@@ -82,10 +82,6 @@ def load(folder: Path) -> Checkpoint:
     except (OSError, ValueError, KeyError, AttributeError, safetensors.SafetensorError) as error:
         raise UserError(f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error}).") from error
     return Checkpoint(run, server, accepted, clients)
-
-
-def _pack(tensors: Tensors) -> bytes:
-    return safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
 def _flatten(records: Mapping[str, Tensors]) -> dict[str, Tensor]:

@@ -153,7 +153,8 @@ class Condense(Phase):
     def _job(self, ask: Payload, client: Client) -> tuple[Job, Tensor]:
         method, options = self.method, self.method.options
         classes = ask.tensors["classes"]
-        if options.continue_images and torch.equal(client.state.get("classes", torch.empty(0)), classes):
+        kept = client.state.get("classes")
+        if options.continue_images and kept is not None and torch.equal(kept, classes):
             images, sources = client.state["images"], client.state["sources"]
         else:
             images, sources = initial_images(

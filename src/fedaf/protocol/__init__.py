@@ -14,7 +14,7 @@ from fedaf.protocol.contract import (
     Workload,
 )
 from fedaf.protocol.keys import Key
-from fedaf.protocol.payload import Payload, Scalar, Tensors, prefixed, select, to_cpu
+from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, select, to_cpu
 from fedaf.protocol.schema import Field, Number, Schema, like
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "UserError",
     "Workload",
     "like",
+    "pack",
     "prefixed",
     "select",
     "to_cpu",

@@ -29,8 +29,7 @@ class Payload:
         return sum(t.numel() * t.element_size() for t in self.tensors.values()) + len(self._scalar_json())
 
     def encode(self) -> bytes:
-        tensors = {name: t.detach().cpu().contiguous() for name, t in self.tensors.items()}
-        return safetensors.torch.save(tensors, metadata={_SCALARS: self._scalar_json()})
+        return pack(self.tensors, {_SCALARS: self._scalar_json()})
 
     @classmethod
     def decode(cls, data: bytes, *, max_bytes: int | None = None) -> "Payload":
@@ -50,6 +49,18 @@ class Payload:
 
     def _scalar_json(self) -> str:
         return json.dumps(dict(self.scalars)) if self.scalars else ""
+
+
+def pack(tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
+    """Tensors as the bytes of a safetensors file; unlike safetensors' own, names may share a tensor."""
+    laid_out: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        laid_out[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    return safetensors.torch.save(laid_out, metadata=metadata)
 
 
 def select(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
