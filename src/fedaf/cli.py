@@ -5,8 +5,9 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import click
 import typer
 from rich.console import Console
 
@@ -28,27 +29,28 @@ app = typer.Typer(
 
 _LONG_RUN = 30  # seconds from which on a run is announced with an estimate
 _COMPARISON = "comparison.json"
+_INTERRUPTED = 130
 
 ConfigFile = Annotated[
     Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.", show_default=False)
 ]
 Dataset = Annotated[
-    str | None, typer.Option(help="Data set: digits, fashionmnist, cifar10, cifar100 or npz:FILE. [default: digits]")
+    str | None, typer.Option(help="Data set: digits, fashionmnist, cifar10, cifar100 or npz:FILE. (default: digits)")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. [default: data]")]
-MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, fedavg or module:Class. [default: fedaf]")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. (default: data)")]
+MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, fedavg or module:Class. (default: fedaf)")]
 MethodNames = Annotated[str, typer.Option("--methods", "--method", help="Methods to compare, with commas between.")]
 Preset = Annotated[str | None, typer.Option(help="paper (the paper's values) or quick (a few short rounds).")]
-Alpha = Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed. [default: 0.1]")]
-Clients = Annotated[int | None, typer.Option(help="Number of clients. [default: 10]")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds. [default: by preset]")]
-Ipc = Annotated[int | None, typer.Option(help="Condensed images per class. [default: by preset]")]
-LocalSteps = Annotated[int | None, typer.Option(help="Condensation steps a round. [default: by preset]")]
-Participation = Annotated[float | None, typer.Option(help="Share of clients asked each round. [default: 1]")]
-ModelName = Annotated[str | None, typer.Option(help="convnet or resnet18. [default: convnet]")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random. [default: 0]")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps. [default: auto]")]
-Out = Annotated[Path | None, typer.Option(help="New directory for the run. [default: a new one under runs/]")]
+Alpha = Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed. (default: 0.1)")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 10)")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds. (default: by preset)")]
+Ipc = Annotated[int | None, typer.Option(help="Condensed images per class. (default: by preset)")]
+LocalSteps = Annotated[int | None, typer.Option(help="Condensation steps a round. (default: by preset)")]
+Participation = Annotated[float | None, typer.Option(help="Share of clients asked each round. (default: 1)")]
+ModelName = Annotated[str | None, typer.Option(help="convnet or resnet18. (default: convnet)")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random. (default: 0)")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps. (default: auto)")]
+Out = Annotated[Path | None, typer.Option(help="New directory for the run. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this directory, with its settings.")]
 Set = Annotated[
     list[str] | None,
@@ -94,7 +96,8 @@ def run(
 ) -> None:
     """Run one method and keep everything it produced in a directory.
 
-    Flags win over the TOML file, and the file over the preset. Try [bold]fedaf run --dataset digits --alpha 0.02[/].
+    CONFIG is a TOML file, such as the config.toml every run leaves. Flags win over it, and it wins over the preset.
+    Try [bold]fedaf run --dataset digits --alpha 0.02[/].
     """
     console = _console(verbose, quiet)
     flags = _flags(locals())
@@ -166,22 +169,29 @@ def compare(
 
 def main() -> None:
     """Entry point: errors on purpose are one sentence, Ctrl-C is 130, and a traceback means a bug."""
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        app()
-    except UserError as error:
-        errors.print(f"fedaf: {error}")
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        code = _INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError:  # the help is already on the screen
         sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message(), 2)
+    except UserError as error:
+        _fail(str(error), 2)
     except FedafError as error:
-        errors.print(f"fedaf: {error}")
-        sys.exit(1)
+        _fail(str(error), 1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        errors.print(f"fedaf: the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("fedaf: stopped; the last finished round is checkpointed, --resume goes on from it.")
-        sys.exit(130)
+        _fail(f"the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.", 2)
+    if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
+        _fail("stopped; the last finished round is checkpointed, and --resume goes on from it.", code)
+    sys.exit(code or 0)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    _print_line(Console(stderr=True), f"fedaf: {' '.join(sentence.split())}")
+    sys.exit(code)
 
 
 def _flags(values: Mapping[str, Any]) -> dict[str, Any]:

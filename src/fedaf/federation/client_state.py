@@ -45,14 +45,19 @@ class ClientState:
             state = replace(state, pending=to_cpu(outcome.state), pending_round=request.round)
         return state
 
+    def between_rounds(self) -> "ClientState":
+        """Without scratch, which does not outlive its round."""
+        return replace(self, scratch={}, scratch_round=0)
+
     def to_tensors(self) -> dict[str, torch.Tensor]:
-        """For a checkpoint between rounds; scratch does not outlive its round."""
-        pending = prefixed("pending/", self.pending) if self.pending is not None else {}
+        """All of it, for a disk."""
         return {
             "run": torch.tensor(list(self.run.encode()), dtype=torch.uint8),
             "pending_round": torch.tensor(self.pending_round if self.pending is not None else -1),
+            "scratch_round": torch.tensor(self.scratch_round),
             **prefixed("committed/", self.committed),
-            **pending,
+            **prefixed("pending/", self.pending or {}),
+            **prefixed("scratch/", self.scratch),
         }
 
     @classmethod
@@ -63,4 +68,6 @@ class ClientState:
             committed=select(tensors, "committed/"),
             pending=select(tensors, "pending/") if round >= 0 else None,
             pending_round=max(round, 0),
+            scratch=select(tensors, "scratch/"),
+            scratch_round=int(tensors["scratch_round"]),
         )

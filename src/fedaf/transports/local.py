@@ -35,7 +35,7 @@ class LocalTransport:
         return {client: deliveries.get(client, Silent()) for client in requests}
 
     def checkpoint(self) -> Mapping[str, Tensors]:
-        return {client: state.to_tensors() for client, state in self._states.items()}
+        return {client: state.between_rounds().to_tensors() for client, state in self._states.items()}
 
     def restore(self, records: Mapping[str, Tensors]) -> None:
         self._states = {client: ClientState.from_tensors(tensors) for client, tensors in records.items()}
@@ -69,6 +69,8 @@ class LocalTransport:
             self._states[name] = states[name].after(requests[name], outcome)
             deliveries[name] = Replied(Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars))
             served += 1
+            if not together:
+                listener(name, served, len(names))
 
     def _one_by_one(
         self,

@@ -1,0 +1,156 @@
+"""A run killed at any moment and resumed is the run that was never killed, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import SMALL, SMALL_FEDAF
+
+import fedaf
+from fedaf import experiment
+from fedaf.federation.observer import Observer
+from fedaf.protocol import UserError
+
+HERE = Path(__file__).parent
+FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
+FEDAVG = {**SMALL, "method": "fedavg", "local_epochs": 1}
+TALLY = {**SMALL, "method": "tally:Tally"}
+
+MOMENTS = [
+    (FEDAF, "knowledge"),
+    (FEDAF, "condense"),
+    (FEDAF, "server"),
+    (FEDAF, "after metrics"),
+    (FEDAF, "after clients.safetensors"),
+    (FEDAF, "after LATEST"),
+    (FEDAVG, "fit"),
+    (TALLY, "count"),
+    (TALLY, "after metrics"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The directory of a run of each method that nothing happened to."""
+    made: dict[str, Path] = {}
+
+    def make(settings: dict) -> Path:
+        name = settings["method"]
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("whole") / "run"
+            fedaf.run(**settings, out=made[name])
+        return made[name]
+
+    return make
+
+
+def killed(settings: dict, out: Path, moment: str, round: int) -> None:
+    command = [sys.executable, str(HERE / "run_and_die.py"), str(out), json.dumps(settings), moment, str(round)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def resumed(out: Path) -> experiment.RunResult:
+    return experiment.resume(experiment.reopen(out), out, Observer())
+
+
+def final_tensors(out: Path) -> dict[str, torch.Tensor]:
+    latest = out / (out / "LATEST").read_text()
+    found = {}
+    for file in ("model", "server", "clients"):
+        tensors = safetensors.torch.load_file(latest / f"{file}.safetensors")
+        found |= {f"{file}/{name}": t for name, t in tensors.items() if not name.endswith("/run")}
+    return found
+
+
+@pytest.mark.parametrize(("settings", "moment"), MOMENTS, ids=[f"{s['method']}, {m}" for s, m in MOMENTS])
+def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, undisturbed, tmp_path):
+    whole = undisturbed(settings)
+    out = tmp_path / "run"
+    killed(settings, out, moment, round=2)
+    assert not (out / "result.json").exists()
+    result = resumed(out)
+    expected, found = final_tensors(whole), final_tensors(out)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert result.curve == json.loads((whole / "result.json").read_text())["curve"]
+    rounds = [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == [1, 2, 3]
+
+
+def test_a_run_killed_before_its_first_round_ends_can_be_resumed(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    killed(FEDAVG, out, "fit", round=1)
+    assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
+
+
+def test_a_finished_run_is_resumed_to_the_same_result(undisturbed):
+    out = undisturbed(FEDAVG)
+    before = json.loads((out / "result.json").read_text())["curve"]
+    assert resumed(out).curve == before
+
+
+def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
+    out = tmp_path / "run"
+    killed(TALLY, out, "after LATEST", round=2)
+    with open(out / "metrics.jsonl", "a") as file:
+        file.write('{"round": 3, "accur')
+    resumed(out)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "server.safetensors", "state.json"])
+def test_a_corrupt_checkpoint_is_one_sentence(file, tmp_path):
+    out = tmp_path / "run"
+    fedaf.run(**{**TALLY, "rounds": 1}, out=out)
+    (out / "round-1" / file).write_bytes(b"\xff" * 40)
+    with pytest.raises(UserError, match="no checkpoint to resume from"):
+        resumed(out)
+
+
+def test_two_processes_cannot_work_in_one_directory(tmp_path):
+    out = tmp_path / "run"
+    fedaf.run(**{**TALLY, "rounds": 1}, out=out)
+    from fedaf.federation.run_directory import RunDirectory
+
+    holder = RunDirectory.reopen(out)
+    try:
+        with pytest.raises(UserError, match="in use by another run"):
+            resumed(out)
+    finally:
+        holder.close()
+
+
+def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    flags = ["--clients", "4", "--alpha", "0.1", "--rounds", "3", "--device", "cpu", "--out", str(out)]
+    settings = {"model.width": 16, "run.threads": 1, **{f"method.{k}": v for k, v in SMALL_FEDAF.items()}}
+    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    fedaf_command = str(Path(sys.executable).with_name("fedaf"))
+    process = subprocess.Popen([fedaf_command, "run", *flags, *sets], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(b"round 1/3"):
+            process.send_signal(signal.SIGINT)
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"--resume" in errors
+    done = subprocess.run([fedaf_command, "run", "--resume", str(out), "-q"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "result.json").read_text())["curve"] == resumed(undisturbed(FEDAF)).curve
