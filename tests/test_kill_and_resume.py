@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from conftest import SMALL, SMALL_FEDAF
 
 import fedaf
+from conftest import SMALL, SMALL_FEDAF
 from fedaf import experiment
 from fedaf.federation.observer import Observer
 from fedaf.protocol import UserError
@@ -60,7 +60,7 @@ def undisturbed(tmp_path_factory):
 
 def killed(settings: dict, out: Path, moment: str, round: int) -> None:
     command = [sys.executable, str(HERE / "run_and_die.py"), str(out), json.dumps(settings), moment, str(round)]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

@@ -1,0 +1,5 @@
+"""``python -m fedaf`` is the command line."""
+
+from fedaf.cli import main
+
+main()
