@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 import fedaf
-from conftest import SMALL, SMALL_FEDAF
+from small import SMALL, SMALL_FEDAF
 from fedaf import experiment
 from fedaf.federation.observer import Observer
 from fedaf.protocol import UserError

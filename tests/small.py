@@ -1,0 +1,65 @@
+"""Small federations on digits: seconds, not minutes, yet with every part of a real one."""
+
+from typing import Any
+
+from fedaf import config as configuration
+from fedaf.engine import EagerEngine
+from fedaf.experiment import Experiment, prepare
+from fedaf.federation.observer import Observer
+from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.transport import Transport
+from fedaf.protocol import Key, Method, ServerState, Shard
+from fedaf.transports.local import LocalTransport
+
+SMALL = {"rounds": 3, "alpha": 0.1, "clients": 4, "settings": {"model.width": 16, "run.device": "cpu"}}
+SMALL_FEDAF = {"ipc": 5, "local_steps": 6, "real_batch": 16, "server_epochs": 4, "continue_images": True}
+
+
+def small_experiment(method: str, *, seed: int = 0, **options: Any) -> Experiment:
+    tables = {
+        "data": {"name": "digits"},
+        "run": {"device": "cpu", "seed": seed, "rounds": 3},
+        "model": {"width": 16},
+        "partition": {"alpha": 0.1, "clients": 4},
+        "method": {"name": method, **options},
+    }
+    return prepare(configuration.build(tables))
+
+
+class Rounds:
+    """Rounds played by hand, one at a time, over any transport."""
+
+    def __init__(self, experiment: Experiment, transport: Transport | None = None, terms: Terms | None = None) -> None:
+        self.experiment = experiment
+        self.transport = transport or local(experiment)
+        self.terms = terms or Terms()
+        self.server: ServerState = experiment.method.initial(Key(experiment.config.run.seed))
+        self.accepted: dict[str, int] = {}
+
+    def play(self) -> RoundReport:
+        self.server, report = play_round(
+            self.server,
+            method=self.method,
+            transport=self.transport,
+            clients=list(shards(self.experiment)),
+            accepted=self.accepted,
+            run="test",
+            terms=self.terms,
+            engine=self.experiment.engine,
+            observer=Observer(),
+        )
+        self.accepted |= dict.fromkeys(report.accepted, self.server.round)
+        return report
+
+    @property
+    def method(self) -> Method:
+        return self.experiment.method
+
+
+def shards(experiment: Experiment) -> dict[str, Shard]:
+    data = experiment.dataset
+    return experiment.partition.shards(data.train_images, data.train_labels, data.num_classes)
+
+
+def local(experiment: Experiment, engine: EagerEngine | None = None) -> LocalTransport:
+    return LocalTransport(shards(experiment), engine or experiment.engine)

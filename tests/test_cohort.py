@@ -1,0 +1,53 @@
+"""Condensing all clients together gives what condensing each alone gives."""
+
+import pytest
+import torch
+from small import SMALL_FEDAF, Rounds, local, small_experiment
+
+from fedaf.federation.transport import Transport
+from fedaf.transports.local import LocalTransport
+
+
+class OneByOne:
+    """Every client is a cohort of its own, as over a network."""
+
+    def __init__(self, inner: LocalTransport) -> None:
+        self._inner = inner
+
+    def deliver(self, phase, requests, *, seconds, listener):
+        return {
+            client: delivery
+            for name, request in requests.items()
+            for client, delivery in self._inner.deliver(
+                phase, {name: request}, seconds=seconds, listener=listener
+            ).items()
+        }
+
+    def checkpoint(self):
+        return self._inner.checkpoint()
+
+    def restore(self, records):
+        self._inner.restore(records)
+
+
+def images_of(rounds: Rounds) -> dict[str, torch.Tensor]:
+    """The float images each client keeps, before they are rounded to uint8."""
+    records = rounds.transport.checkpoint()
+    return {name: tensors["pending/images"] for name, tensors in records.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"image_clip": 0.01}, {"bn_mode": "batch"}, {"shared_resampling": False}, {"init": "noise"}, {"cdc": False}],
+    ids=lambda options: ",".join(options) or "defaults",
+)
+def test_all_clients_together_condense_the_same_images_as_one_at_a_time(options):
+    experiment = small_experiment("fedaf", **{**SMALL_FEDAF, **options})
+    alone: Transport = OneByOne(local(experiment))
+    together, single = Rounds(experiment), Rounds(experiment, alone)
+    together.play()
+    single.play()
+    for name, images in images_of(together).items():
+        torch.testing.assert_close(images, images_of(single)[name], rtol=1e-4, atol=1e-4)
+    sizes = [len(images) for images in images_of(together).values()]
+    assert sum(sizes) > max(sizes) > 1  # several clients, some with several classes
