@@ -5,14 +5,14 @@ import time
 
 import pytest
 import torch
-from faults import FaultyTransport
-from small import SMALL_FEDAF, Rounds, local, shards, small_experiment
 
+from faults import FaultyTransport
 from fedaf.federation.client_state import ClientState
 from fedaf.federation.rounds import Terms, participants
 from fedaf.federation.transport import Failed, Replied, Request, Silent
 from fedaf.protocol import BelowQuorum, Key, Outcome, Payload
 from fedaf.transports.local import LocalTransport
+from small import SMALL_FEDAF, Rounds, local, shards, small_experiment
 
 
 def fedaf_experiment(**options):
@@ -38,7 +38,7 @@ def test_a_round_below_quorum_stops_with_the_reasons_and_leaves_the_state_alone(
     experiment = small_experiment("tally:Tally")
     fault = lambda client, request, d: Failed("out of paper") if client != "client-0" else d  # noqa: E731
     rounds = Rounds(experiment, FaultyTransport(local(experiment), fault), Terms(quorum=0.5))
-    with pytest.raises(BelowQuorum, match="1 of 4 clients answered, 2 are needed .*client-3: count: out of paper"):
+    with pytest.raises(BelowQuorum, match=r"1 of 4 clients answered, 2 are needed .*client-3: count: out of paper"):
         rounds.play()
     assert rounds.server.round == 0
 

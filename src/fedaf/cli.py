@@ -167,6 +167,23 @@ def compare(
     _report_comparison(target, list(settings_by_run), console)
 
 
+@app.command()
+def settings(dataset: Dataset = None, method: MethodName = None, preset: Preset = None) -> None:
+    """List every setting that --set and a TOML file take, with its value for this data set and method."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from fedaf import config as configuration
+    from fedaf.data import catalog
+
+    config = configuration.build(configuration.from_flags(dataset=dataset, method=method), preset=preset)
+    catalog.check_name(config.data.name)
+    table = Table("setting", "value", "meaning", box=SIMPLE)
+    for name, value, meaning in configuration.describe(config):
+        table.add_row(name, value, meaning)
+    Console().print(table)
+
+
 def main() -> None:
     """Entry point: errors on purpose are one sentence, Ctrl-C is 130, and a traceback means a bug."""
     try:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -188,9 +188,14 @@ def merge(*layers: Settings) -> dict[str, Any]:
     return result
 
 
-def describe(model: type[BaseModel]) -> Iterable[tuple[str, Any, str]]:
-    """Name, default and meaning of every option, for help texts."""
-    return [(name, field.default, field.description or "") for name, field in model.model_fields.items()]
+def describe(config: Config) -> list[tuple[str, str, str]]:
+    """Every setting by its full name, its value in ``config`` as TOML, and what it means."""
+    tables = {name: getattr(config, name) for name in _TABLE_NAMES}
+    return [
+        (f"{table}.{key}", "" if (value := getattr(values, key)) is None else _toml(value), field.description or "")
+        for table, values in tables.items()
+        for key, field in type(values).model_fields.items()
+    ]
 
 
 def _must_be_names(given: Mapping[str, Any]) -> None:

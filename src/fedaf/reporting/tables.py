@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 _MOST_CLASSES = 20
@@ -32,11 +33,11 @@ def size(count: float) -> str:
 def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     """Samples of each class by client; with many classes, only how many of them a client holds."""
     classes = len(next(iter(counts.values())))
-    table = Table(title="Who holds what (samples by class)", title_justify="left")
-    table.add_column("client")
+    table = Table(title="Who holds what (samples by class)", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("client", no_wrap=True)
     headers = [str(c) for c in range(classes)] if classes <= _MOST_CLASSES else ["classes held"]
     for header in [*headers, "all"]:
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", no_wrap=True)
     for client, row in counts.items():
         held = [str(n) if n else "·" for n in row] if classes <= _MOST_CLASSES else [str(sum(n > 0 for n in row))]
         table.add_row(client, *held, str(sum(row)))
