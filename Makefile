@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing what the tests need into $(VENV)"
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,flower]'
 	touch $@
 
 clean:

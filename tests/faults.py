@@ -15,10 +15,8 @@ class FaultyTransport:
     def __init__(self, inner: Transport, fault: Fault) -> None:
         self._inner, self._fault = inner, fault
 
-    def deliver(
-        self, phase: Phase, requests: Mapping[str, Request], *, seconds: float | None, listener: Listener
-    ) -> Mapping[str, Delivery]:
-        deliveries = self._inner.deliver(phase, requests, seconds=seconds, listener=listener)
+    def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
+        deliveries = self._inner.deliver(phase, requests, listener)
         return {client: self._fault(client, requests[client], d) for client, d in deliveries.items()}
 
     def checkpoint(self) -> Mapping[str, Tensors]:

@@ -1,5 +1,6 @@
 """Small federations on digits: seconds, not minutes, yet with every part of a real one."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedaf import config as configuration
@@ -7,8 +8,8 @@ from fedaf.engine import EagerEngine
 from fedaf.experiment import Experiment, prepare
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, Terms, play_round
-from fedaf.federation.transport import Transport
-from fedaf.protocol import Key, Method, ServerState, Shard
+from fedaf.federation.transport import Delivery, Listener, Request, Transport
+from fedaf.protocol import Key, Method, Phase, ServerState, Shard, Tensors
 from fedaf.transports.local import LocalTransport
 
 SMALL = {"rounds": 3, "alpha": 0.1, "clients": 4, "settings": {"model.width": 16, "run.device": "cpu"}}
@@ -63,3 +64,22 @@ def shards(experiment: Experiment) -> dict[str, Shard]:
 
 def local(experiment: Experiment, engine: EagerEngine | None = None) -> LocalTransport:
     return LocalTransport(shards(experiment), engine or experiment.engine)
+
+
+class OneByOne:
+    """A transport whose clients are each a cohort of their own, as over a network."""
+
+    def __init__(self, inner: LocalTransport) -> None:
+        self._inner = inner
+
+    def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
+        deliveries: dict[str, Delivery] = {}
+        for name, request in requests.items():
+            deliveries |= self._inner.deliver(phase, {name: request}, listener)
+        return deliveries
+
+    def checkpoint(self) -> Mapping[str, Tensors]:
+        return self._inner.checkpoint()
+
+    def restore(self, records: Mapping[str, Tensors]) -> None:
+        self._inner.restore(records)

@@ -2,32 +2,8 @@
 
 import pytest
 import torch
-from small import SMALL_FEDAF, Rounds, local, small_experiment
 
-from fedaf.federation.transport import Transport
-from fedaf.transports.local import LocalTransport
-
-
-class OneByOne:
-    """Every client is a cohort of its own, as over a network."""
-
-    def __init__(self, inner: LocalTransport) -> None:
-        self._inner = inner
-
-    def deliver(self, phase, requests, *, seconds, listener):
-        return {
-            client: delivery
-            for name, request in requests.items()
-            for client, delivery in self._inner.deliver(
-                phase, {name: request}, seconds=seconds, listener=listener
-            ).items()
-        }
-
-    def checkpoint(self):
-        return self._inner.checkpoint()
-
-    def restore(self, records):
-        self._inner.restore(records)
+from small import SMALL_FEDAF, OneByOne, Rounds, local, small_experiment
 
 
 def images_of(rounds: Rounds) -> dict[str, torch.Tensor]:
@@ -43,8 +19,7 @@ def images_of(rounds: Rounds) -> dict[str, torch.Tensor]:
 )
 def test_all_clients_together_condense_the_same_images_as_one_at_a_time(options):
     experiment = small_experiment("fedaf", **{**SMALL_FEDAF, **options})
-    alone: Transport = OneByOne(local(experiment))
-    together, single = Rounds(experiment), Rounds(experiment, alone)
+    together, single = Rounds(experiment), Rounds(experiment, OneByOne(local(experiment)))
     together.play()
     single.play()
     for name, images in images_of(together).items():

@@ -10,7 +10,7 @@ from faults import FaultyTransport
 from fedaf.federation.client_state import ClientState
 from fedaf.federation.rounds import Terms, participants
 from fedaf.federation.transport import Failed, Replied, Request, Silent
-from fedaf.protocol import BelowQuorum, Key, Outcome, Payload
+from fedaf.protocol import BelowQuorum, Key, Outcome, Payload, Refused, pack
 from fedaf.transports.local import LocalTransport
 from small import SMALL_FEDAF, Rounds, local, shards, small_experiment
 
@@ -89,14 +89,14 @@ def test_a_repeated_round_starts_from_the_state_the_server_accepted():
 
 
 def test_state_of_another_run_is_not_taken_over():
-    request = Request("one", 1, "count", 0, 0, Payload())
+    request = Request("one", 1, "count", 0, Key(0), Payload())
     state = ClientState().opened(request).after(request, Outcome(Payload(), state={"x": torch.ones(1)}))
-    assert state.opened(Request("one", 2, "count", 1, 0, Payload())).committed.keys() == {"x"}
-    assert state.opened(Request("two", 2, "count", 1, 0, Payload())).committed == {}
+    assert state.opened(Request("one", 2, "count", 1, Key(0), Payload())).committed.keys() == {"x"}
+    assert state.opened(Request("two", 2, "count", 1, Key(0), Payload())).committed == {}
 
 
 def test_client_state_survives_its_disk_form():
-    request = Request("one", 3, "condense", 2, 0, Payload())
+    request = Request("one", 3, "condense", 2, Key(0), Payload())
     outcome = Outcome(Payload(), state={"x": torch.ones(2)}, scratch={"w": torch.zeros(1)})
     state = ClientState("one", committed={"x": torch.zeros(2)}).opened(request).after(request, outcome)
     again = ClientState.from_tensors(state.to_tensors())
@@ -181,7 +181,33 @@ def test_bytes_are_counted_from_the_payloads_really_sent():
     assert set(report.download["knowledge"].values()) == {model}
 
 
-def test_a_clients_key_names_client_round_and_phase():
-    requests = [Request("run", r, phase, 0, 5, Payload()) for r in (1, 2) for phase in ("knowledge", "condense")]
-    keys = {request.client_key(client) for request in requests for client in ("client-0", "client-1")}
-    assert len(keys) == 8
+def test_every_client_round_and_phase_has_a_key_of_its_own():
+    experiment = fedaf_experiment(local_steps=1)
+    seen = []
+    transport = FaultyTransport(local(experiment), lambda client, request, d: (seen.append(request.key), d)[1])
+    rounds = Rounds(experiment, transport)
+    rounds.play()
+    rounds.play()
+    assert len(seen) == len(set(seen)) == 2 * 2 * 4
+    assert rounds.server.key not in seen
+
+
+def test_a_request_survives_its_wire_form():
+    request = Request("run", 3, "fit", 2, Key(7), Payload({"w": torch.ones(2)}, {"a": 1}), seconds=2.5)
+    again = Request.decode(request.encode())
+    assert (again.run, again.round, again.phase, again.accepted, again.key, again.seconds) == (
+        *("run", 3, "fit", 2, Key(7)),
+        2.5,
+    )
+    assert torch.equal(again.ask.tensors["w"], torch.ones(2))
+    assert again.ask.scalars == {"a": 1}
+    assert Request.decode(Request("run", 1, "fit", 0, Key(7), Payload()).encode()).seconds is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "[]", '{"run": "x"}', '{"run":"x","round":0,"phase":"p","accepted":0,"key":1,"seconds":0.0}'],
+)
+def test_a_request_with_a_bad_header_is_refused(header):
+    with pytest.raises(Refused):
+        Request.decode(pack({}, {"request": header}))

@@ -12,10 +12,10 @@ import safetensors.torch
 import torch
 
 import fedaf
-from small import SMALL, SMALL_FEDAF
 from fedaf import experiment
 from fedaf.federation.observer import Observer
 from fedaf.protocol import UserError
+from small import SMALL, SMALL_FEDAF
 
 HERE = Path(__file__).parent
 FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
@@ -33,14 +33,6 @@ MOMENTS = [
     (TALLY, "count"),
     (TALLY, "after metrics"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: Tensor | None = None) -
     # Both quantile functions are constant between consecutive multiples of 1/n and 1/m. In units of 1/(n m) the
     # breaks are whole numbers.
     breaks = torch.unique(torch.cat([torch.arange(n + 1) * m, torch.arange(m + 1) * n])).to(x.device)
-    widths = breaks.diff() / (n * m)
+    widths = breaks.diff().to(x.dtype) / (n * m)
     gap = along_x[..., breaks[:-1] // m, :] - along_y[..., breaks[:-1] // n, :]
-    squared = (gap.square() * widths.to(x.dtype).unsqueeze(-1)).sum(-2)
+    squared = (gap.square() * widths.unsqueeze(-1)).sum(-2)
     distance: Tensor = (squared.mean(-1) + _EPSILON).sqrt()
     return distance

@@ -7,11 +7,14 @@ reply, a repeated round or a resumed server, the client works from the state the
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import safetensors.torch
 import torch
 
+from fedaf.federation.checkpoint import write_atomically
 from fedaf.federation.transport import Request
-from fedaf.protocol import Outcome, Tensors, prefixed, select, to_cpu
+from fedaf.protocol import Outcome, Tensors, pack, prefixed, select, to_cpu
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,14 @@ class ClientState:
             **prefixed("pending/", self.pending or {}),
             **prefixed("scratch/", self.scratch),
         }
+
+    @classmethod
+    def read(cls, path: Path) -> "ClientState":
+        """From a client's own disk; a client that was never here before has none."""
+        return cls.from_tensors(safetensors.torch.load_file(path)) if path.exists() else cls()
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, pack(self.to_tensors()))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> "ClientState":

@@ -65,11 +65,17 @@ def play_round(
         started = time.perf_counter()
         requests = {
             client: Request(
-                run, server.round, phase.name, accepted.get(client, 0), server.key.value, phase.ask(server, client)
+                run=run,
+                round=server.round,
+                phase=phase.name,
+                accepted=accepted.get(client, 0),
+                key=server.key.fold("client", client, server.round, phase.name),
+                ask=phase.ask(server, client),
+                seconds=terms.deadline,
             )
             for client in active
         }
-        replies = _collect(phase, requests, transport, terms.deadline, report, observer)
+        replies = _collect(phase, requests, transport, report, observer)
         active = list(replies)
         if len(active) < max(1, needed):
             reasons = "; ".join(f"{client}: {reason}" for client, reason in report.failures.items())
@@ -90,14 +96,13 @@ def _collect(
     phase: Phase,
     requests: Mapping[str, Request],
     transport: Transport,
-    deadline: float | None,
     report: RoundReport,
     observer: Observer,
 ) -> dict[str, Payload]:
     """The replies that keep to the schema; everything else becomes a reason in the report."""
     round = next(iter(requests.values())).round
     report.download[phase.name] = {client: request.ask.nbytes for client, request in requests.items()}
-    deliveries = transport.deliver(phase, requests, seconds=deadline, listener=observer.progressed)
+    deliveries = transport.deliver(phase, requests, observer.progressed)
     replies: dict[str, Payload] = {}
     for client, request in requests.items():
         delivery = deliveries[client]

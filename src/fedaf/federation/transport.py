@@ -1,26 +1,61 @@
-"""What the federation asks of a transport: carry these requests to these clients, until a deadline."""
+"""What the federation asks of a transport: carry these requests to these clients, until their time is up."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from fedaf.protocol import Key, Payload, Phase, Tensors
+from fedaf.protocol import Key, Payload, Phase, Refused, Tensors, pack, read_scalars, unpack
+
+_HEADER = "request"
+_HEADER_FIELDS = {"run": str, "round": int, "phase": str, "accepted": int, "key": int, "seconds": float}
 
 
 @dataclass(frozen=True)
 class Request:
     """One ask on its way to one client. ``accepted`` is the last round of this client that the server accepted:
-    the client keeps the state of that round and discards any later one."""
+    the client keeps the state of that round and discards any later one. ``key`` is this client's own, of this round
+    and phase: nobody can tell another's from it. ``seconds`` is the time the client has, if it is bounded."""
 
     run: str
     round: int
     phase: str
     accepted: int
-    seed: int
+    key: Key
     ask: Payload
+    seconds: float | None = None
 
-    def client_key(self, client_id: str) -> Key:
-        return Key(self.seed).fold("client", client_id, self.round, self.phase)
+    def encode(self) -> bytes:
+        """As bytes for a wire: the ask with a header."""
+        header = {
+            "run": self.run,
+            "round": self.round,
+            "phase": self.phase,
+            "accepted": self.accepted,
+            "key": self.key.value,
+            "seconds": float(self.seconds or 0),
+        }
+        return pack(self.ask.tensors, {**self.ask.metadata, _HEADER: json.dumps(header)})
+
+    @classmethod
+    def decode(cls, data: bytes, *, max_bytes: int | None = None) -> "Request":
+        """Read a request from an untrusted server, or raise ``Refused``."""
+        tensors, metadata = unpack(data, max_bytes=max_bytes)
+        header: Mapping[str, Any] = read_scalars(metadata.get(_HEADER) or "{}")
+        for name, kind in _HEADER_FIELDS.items():
+            if type(header.get(name)) is not kind:
+                raise Refused(f"a request must have a header with {name}, of type {kind.__name__}")
+        if header["round"] < 1 or header["accepted"] < 0 or not 0 <= header["key"] < 2**63 or header["seconds"] < 0:
+            raise Refused("a request's header has a number out of range")
+        return cls(
+            run=header["run"],
+            round=header["round"],
+            phase=header["phase"],
+            accepted=header["accepted"],
+            key=Key(header["key"]),
+            ask=Payload.from_parts(tensors, metadata),
+            seconds=header["seconds"] or None,
+        )
 
 
 @dataclass(frozen=True)
@@ -47,10 +82,8 @@ Listener = Callable[[str, int, int], None]
 class Transport(Protocol):
     """Carries a phase. Every request has exactly one delivery; a transport never raises for a client's fault."""
 
-    def deliver(
-        self, phase: Phase, requests: Mapping[str, Request], *, seconds: float | None, listener: Listener
-    ) -> Mapping[str, Delivery]:
-        """Deliver within ``seconds``; a client that does not answer in time is ``Silent``."""
+    def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
+        """Deliver requests of one phase; a client that does not answer in their ``seconds`` is ``Silent``."""
 
     def checkpoint(self) -> Mapping[str, Tensors]:
         """The state of clients that live in this process; empty where clients keep their own."""

@@ -26,6 +26,8 @@ class Backbone:
             raise UserError(f"the model has no layer {name!r}; its layers are {', '.join(n for n in modules if n)}.")
         modules[name].register_forward_pre_hook(self._remember)
         self.activation_bytes = _activation_bytes(self.model, example)
+        if self._features is None:
+            raise UserError(f"the model never calls its layer {name!r}; name the classifier it does call.")
 
     def __call__(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> tuple[Tensor, Tensor]:
         """Features [N, D] and logits [N, classes]. Stored weights and statistics are never written: with

@@ -11,7 +11,7 @@ def norm_layer(norm: str, width: int) -> nn.Module:
     if norm == "batch":
         return nn.BatchNorm2d(width)
     if norm == "instance":
-        return nn.GroupNorm(width, width)  # one group per channel: instance norm, also for 1x1 maps
+        return nn.GroupNorm(width, width)  # one group per channel
     return nn.Identity()
 
 

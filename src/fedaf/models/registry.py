@@ -22,6 +22,11 @@ def build(name: str, task: Task, key: Key, *, depth: int, width: int, norm: str)
     check_name(name)
     model: nn.Module
     if name == "resnet18":
+        if norm == "instance" and min(task.height, task.width) <= 32:
+            raise UserError(
+                f"resnet18 shrinks {task.height}x{task.width} images to single pixels, which instance norm erases; "
+                "use model.norm=batch."
+            )
         model = ResNet18(task.channels, task.num_classes, norm=norm)
     else:
         model = ConvNet(*task.image_shape, task.num_classes, depth=depth, filters=width, norm=norm)

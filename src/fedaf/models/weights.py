@@ -10,9 +10,12 @@ from fedaf.protocol import Key
 
 def initialise(model: nn.Module, key: Key) -> nn.Module:
     """Reset every layer of ``model`` in place with its own scheme, children before their parents."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
-        torch.manual_seed(key.value)
+    devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(key.value)
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(key.value)
         for module in reversed(list(model.modules())):
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):

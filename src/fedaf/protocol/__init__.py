@@ -14,7 +14,7 @@ from fedaf.protocol.contract import (
     Workload,
 )
 from fedaf.protocol.keys import Key
-from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, select, to_cpu
+from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, read_scalars, select, to_cpu, unpack
 from fedaf.protocol.schema import Field, Number, Schema, like
 
 __all__ = [
@@ -43,6 +43,8 @@ __all__ = [
     "like",
     "pack",
     "prefixed",
+    "read_scalars",
     "select",
     "to_cpu",
+    "unpack",
 ]

@@ -14,6 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from fedaf.errors import Refused
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
 from fedaf.protocol.schema import Schema
@@ -168,6 +169,13 @@ class Method(ABC):
     @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
         """The exchanges of one round, in order."""
+
+    def phase(self, name: str) -> Phase:
+        """The phase a request names; ``Refused`` where the method has none of that name."""
+        for phase in self.phases:
+            if phase.name == name:
+                return phase
+        raise Refused(f"there is no phase {name[:80]!r}; this method has {', '.join(p.name for p in self.phases)}")
 
     def build_model(self, key: Key) -> nn.Module:
         """The model to train, initialised from ``key``; override it to add a head."""

@@ -28,24 +28,23 @@ class Payload:
         """The bytes of content: what every transport must carry, whatever framing it adds."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values()) + len(self._scalar_json())
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What goes beside the tensors in ``pack``."""
+        return {_SCALARS: self._scalar_json()}
+
     def encode(self) -> bytes:
-        return pack(self.tensors, {_SCALARS: self._scalar_json()})
+        return pack(self.tensors, self.metadata)
 
     @classmethod
     def decode(cls, data: bytes, *, max_bytes: int | None = None) -> "Payload":
         """Read a message from an untrusted peer, or raise ``Refused``; what it *means* is for ``Schema`` to judge."""
-        if max_bytes is not None and len(data) > max_bytes:
-            raise Refused(f"a message of {len(data)} bytes is over the limit of {max_bytes}")
-        try:
-            tensors = safetensors.torch.load(data)
-            length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-            header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
-            scalars = json.loads(header.get("__metadata__", {}).get(_SCALARS, "{}"))
-        except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-            raise Refused(f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})") from error
-        if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
-            raise Refused("the scalars of a message must be numbers, booleans or strings")
-        return cls(tensors, scalars)
+        return cls.from_parts(*unpack(data, max_bytes=max_bytes))
+
+    @classmethod
+    def from_parts(cls, tensors: Tensors, metadata: Mapping[str, str]) -> "Payload":
+        """From what ``unpack`` gave."""
+        return cls(tensors, read_scalars(metadata.get(_SCALARS) or "{}"))
 
     def _scalar_json(self) -> str:
         return json.dumps(dict(self.scalars)) if self.scalars else ""
@@ -61,6 +60,30 @@ def pack(tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
         laid_out[name] = tensor.clone() if storage in storages else tensor
         storages.add(storage)
     return safetensors.torch.save(laid_out, metadata=metadata)
+
+
+def unpack(data: bytes, *, max_bytes: int | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The inverse of ``pack`` for bytes nobody vouches for: tensors and metadata, or ``Refused``."""
+    if max_bytes is not None and len(data) > max_bytes:
+        raise Refused(f"a message of {len(data)} bytes is over the limit of {max_bytes}")
+    try:
+        tensors = safetensors.torch.load(data)
+        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__", {})
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
+        raise Refused(f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})") from error
+    return tensors, metadata
+
+
+def read_scalars(text: str) -> dict[str, Scalar]:
+    """Named numbers, booleans and strings from JSON, or ``Refused``."""
+    try:
+        scalars = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the scalars of a message cannot be read ({str(error)[:120]})") from error
+    if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
+        raise Refused("the scalars of a message must be numbers, booleans or strings")
+    return scalars
 
 
 def select(tensors: Tensors, prefix: str) -> dict[str, Tensor]:

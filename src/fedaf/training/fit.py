@@ -47,7 +47,7 @@ def fit(
     for epoch in range(epochs):
         totals, steps = {}, 0
         for rows in torch.randperm(len(labels), generator=order).to(device).split(batch_size):
-            if len(rows) == 1:
+            if len(rows) < 2:
                 continue
             batch = augment(normalise(images[rows], task.mean, task.std), task.augment, variation)
             terms = loss(batch, labels[rows])

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from fedaf.engine import EagerEngine
 from fedaf.federation.client_state import ClientState
+from fedaf.federation.serving import serve
 from fedaf.federation.transport import Delivery, Failed, Listener, Replied, Request, Silent
-from fedaf.protocol import Client, DeadlineExceeded, Payload, Phase, Shard, Tensors, to_cpu
+from fedaf.protocol import DeadlineExceeded, Phase, Shard, Tensors
 
 log = logging.getLogger(__name__)
 
@@ -20,9 +21,8 @@ class LocalTransport:
         self._engine = engine
         self._states: dict[str, ClientState] = {}
 
-    def deliver(
-        self, phase: Phase, requests: Mapping[str, Request], *, seconds: float | None, listener: Listener
-    ) -> Mapping[str, Delivery]:
+    def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
+        seconds = min((r.seconds for r in requests.values() if r.seconds is not None), default=None)
         engine = self._engine.until(time.monotonic() + seconds if seconds is not None else None)
         deliveries: dict[str, Delivery] = {}
         try:
@@ -50,11 +50,6 @@ class LocalTransport:
     ) -> None:
         """Let the cohort work; each outcome is settled as it comes."""
         names = list(requests)
-        states = {name: self._states.get(name, ClientState()).opened(requests[name]) for name in names}
-        clients = [
-            Client(name, self._shards[name], requests[name].client_key(name), state.committed, state.scratch)
-            for name, state in states.items()
-        ]
         together = type(phase).work is not Phase.work
         served = 0
 
@@ -64,10 +59,9 @@ class LocalTransport:
             else:
                 listener(names[min(served, len(names) - 1)], served * total + done, len(names) * total)
 
-        outcomes = phase.work([requests[name].ask for name in names], clients, engine.watch(tick))
-        for name, outcome in zip(names, outcomes, strict=True):
-            self._states[name] = states[name].after(requests[name], outcome)
-            deliveries[name] = Replied(Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars))
+        for name, reply, state in serve(phase, requests, self._shards, self._states, engine.watch(tick)):
+            self._states[name] = state
+            deliveries[name] = Replied(reply)
             served += 1
             if not together:
                 listener(name, served, len(names))

@@ -1,0 +1,309 @@
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaf.condensation.condenser import Condensed, Job, condense
+from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
+from fedaf.condensation.options import CondensationOptions
+from fedaf.data.pixels import normalise
+from fedaf.engine import EagerEngine
+from fedaf.models.backbone import Backbone
+from fedaf.models.registry import build
+from fedaf.protocol import Key, Shard, Task, Tensors
+
+CPU = torch.device("cpu")
+CLASSES = 3
+TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
+LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES))  # features are the image itself
+
+
+def options_of(**changes: object) -> CondensationOptions:
+    plain = {"ipc": 2, "init": "noise", "local_steps": 1, "real_batch": 4, "image_lr": 0.3, "image_momentum": 0.0}
+    return CondensationOptions.model_validate({**plain, **changes})
+
+
+def linear_weights(seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "1.weight": torch.randn(CLASSES, 16, generator=generator),
+        "1.bias": torch.randn(CLASSES, generator=generator),
+    }
+
+
+def shard_of(colours: Sequence[int], each: int = 3) -> Shard:
+    """``each`` identical images of every class, so that what is drawn does not matter; classes interleaved."""
+    labels = torch.arange(len(colours)).repeat(each)
+    images = torch.tensor(colours, dtype=torch.uint8)[labels].view(-1, 1, 1, 1).expand(-1, *TASK.image_shape).clone()
+    images[:, :, 0, :2] += 3  # not one colour only
+    return Shard(images, labels, CLASSES)
+
+
+def varied_shard(seed: int, per_class: int = 5) -> Shard:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(CLASSES).repeat(per_class)
+    images = torch.randint(0, 256, (len(labels), *TASK.image_shape), dtype=torch.uint8, generator=generator)
+    return Shard(images, labels, CLASSES)
+
+
+def job_of(shard: Shard, classes: list[int], *, seed: int = 0, ipc: int = 2, targets: bool = True) -> Job:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(len(classes), ipc, *TASK.image_shape, generator=generator)
+    wanted = 3 * torch.randn(len(classes), CLASSES, generator=generator)
+    return Job(shard, classes, images, Key(seed), wanted if targets else None)
+
+
+def run(
+    jobs: Sequence[Job],
+    options: CondensationOptions,
+    *,
+    model: nn.Module = LINEAR,
+    weights_at: Callable[[int], Tensors] = lambda step: linear_weights(),
+    lambda_loc: float = 0.5,
+    engine: EagerEngine | None = None,
+) -> list[Condensed]:
+    return condense(
+        jobs,
+        backbone=Backbone(model, TASK, CPU),
+        weights_at=weights_at,
+        lambda_loc=lambda_loc,
+        options=options,
+        task=TASK,
+        engine=engine or EagerEngine(CPU),
+    )
+
+
+def real_image(job: Job, label: int) -> Tensor:
+    return normalise(job.shard.images[job.shard.labels == label][0], TASK.mean, TASK.std).flatten()
+
+
+def closed_form_gradients(job: Job, images: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
+    """Of DM and of CDC for the linear backbone, [classes, ipc, 16]; all images of a class share it."""
+    assert job.targets is not None
+    dm, cdc = [], []
+    for i, label in enumerate(job.classes):
+        mean = images[i].flatten(1).mean(0)
+        gap = weights["1.weight"] @ mean + weights["1.bias"] - job.targets[i]
+        ipc = images.shape[1]
+        dm.append((-2 / ipc * (real_image(job, label) - mean)).expand(ipc, -1))
+        cdc.append((weights["1.weight"].T @ gap / gap.norm() / CLASSES**0.5 / ipc).expand(ipc, -1))
+    return torch.stack(dm), torch.stack(cdc)
+
+
+def small_convnet(seed: int = 0) -> nn.Module:
+    model = build("convnet", TASK, Key(seed), depth=1, width=4, norm="batch")
+    with torch.no_grad():
+        model(torch.randn(8, *TASK.image_shape, generator=torch.Generator().manual_seed(seed)))
+    return model.eval()
+
+
+def test_one_step_on_a_linear_backbone_is_the_closed_form_step() -> None:
+    job = job_of(shard_of([10, 100, 200]), [0, 2])
+    (result,) = run([job], options_of())
+    dm, cdc = closed_form_gradients(job, job.images, linear_weights())
+    expected = job.images - 0.3 * (dm + 0.5 * cdc).view_as(job.images)
+    torch.testing.assert_close(result.images, expected, rtol=1e-5, atol=1e-5)
+    assert 0.5 * cdc.norm() > 0.05 * dm.norm(), "the case must feel both terms"
+
+
+def test_without_targets_the_step_is_that_of_distribution_matching_alone() -> None:
+    job = job_of(shard_of([10, 100, 200]), [1, 2])
+    alone = Job(job.shard, job.classes, job.images, job.key)
+    (result,) = run([alone], options_of())
+    dm, _ = closed_form_gradients(job, job.images, linear_weights())
+    torch.testing.assert_close(result.images, job.images - 0.3 * dm.view_as(job.images), rtol=1e-5, atol=1e-5)
+    assert result.loss_cdc == 0
+    assert result.gradient_ratio == 0
+
+
+def test_momentum_and_the_weights_of_each_step_are_those_of_torch_sgd() -> None:
+    job, steps = job_of(shard_of([10, 100, 200]), [0, 2]), 3
+    (result,) = run([job], options_of(local_steps=steps, image_momentum=0.8), weights_at=linear_weights)
+
+    images = job.images.clone().requires_grad_()
+    optimiser = torch.optim.SGD([images], lr=0.3, momentum=0.8)
+    for step in range(steps):
+        dm, cdc = closed_form_gradients(job, images.detach(), linear_weights(step))
+        images.grad = (dm + 0.5 * cdc).view_as(images)
+        optimiser.step()
+    torch.testing.assert_close(result.images, images.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_each_pair_draws_from_its_own_client_and_class_and_from_all_of_it() -> None:
+    # With one image and learning rate 1/2 a step lands on the mean of the drawn real images: here, on one of them.
+    shards = [varied_shard(0), varied_shard(1)]
+    classes, draws = [0, 2], 40
+    jobs = [job_of(shards[i % 2], classes, seed=i, ipc=1, targets=False) for i in range(2 * draws)]
+    results = run(jobs, options_of(ipc=1, real_batch=1, image_lr=0.5))
+    for which, shard in enumerate(shards):
+        real = normalise(shard.images, TASK.mean, TASK.std).flatten(1)
+        landed = torch.stack([r.images.flatten(1) for r in results[which::2]])
+        for i, label in enumerate(classes):
+            distances = torch.cdist(landed[:, i], real)
+            assert distances.min(1).values.max() < 0.01
+            assert set(distances.argmin(1).tolist()) == set(shard.rows_of(label).tolist())
+
+
+def test_the_draws_of_a_step_are_new() -> None:
+    job = job_of(varied_shard(0), [1], ipc=1, targets=False)
+    where = [
+        run([job], options_of(ipc=1, real_batch=1, image_lr=0.5, local_steps=steps))[0].images for steps in range(1, 13)
+    ]
+    assert len({tuple(image.flatten().round(decimals=2).tolist()) for image in where}) > 1
+
+
+def test_image_clip_bounds_each_clients_gradient_norm_separately() -> None:
+    far = job_of(shard_of([0, 255, 255]), [0, 1], seed=1)
+    near = job_of(shard_of([128, 128, 128]), [0, 2], seed=2)
+    gradients = []
+    for job in (far, near):
+        dm, cdc = closed_form_gradients(job, job.images, linear_weights())
+        gradients.append((dm + 0.5 * cdc).view_as(job.images))
+    large, small = (g.norm().item() for g in gradients)
+    limit = (large * small) ** 0.5
+    assert large > 1.2 * limit > 1.2 * small
+
+    clipped, untouched = run([far, near], options_of(image_clip=limit))
+    expected = far.images - 0.3 * gradients[0] * (limit / large)
+    torch.testing.assert_close(clipped.images, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(untouched.images, near.images - 0.3 * gradients[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"image_clip": 0.1}, {"bn_mode": "batch"}])
+def test_a_client_gets_what_it_would_get_alone(changes: dict[str, object]) -> None:
+    jobs = [
+        job_of(varied_shard(1), [0, 1], seed=1),
+        job_of(varied_shard(2, per_class=9), [2], seed=2),
+        job_of(varied_shard(3), [0, 1, 2], seed=3),
+    ]
+    model = small_convnet()
+    options = options_of(local_steps=2, image_momentum=0.5, **changes)
+    together = run(jobs, options, model=model, weights_at=lambda step: model.state_dict())
+    for job, among_others in zip(jobs, together, strict=True):
+        (alone,) = run([job], options, model=model, weights_at=lambda step: model.state_dict())
+        torch.testing.assert_close(among_others.images, alone.images, rtol=1e-4, atol=1e-5)
+        assert among_others.loss_dm == pytest.approx(alone.loss_dm, rel=1e-4)
+        assert among_others.loss_cdc == pytest.approx(alone.loss_cdc, rel=1e-4)
+        assert among_others.gradient_ratio == pytest.approx(alone.gradient_ratio, rel=1e-3)
+
+
+def test_batch_statistics_are_those_of_the_clients_real_and_synthetic_images_apart() -> None:
+    job, model = job_of(shard_of([10, 100, 200]), [0, 2]), small_convnet()
+    (result,) = run([job], options_of(bn_mode="batch"), model=model, weights_at=lambda step: model.state_dict())
+
+    by_hand = small_convnet().train()
+    real = torch.stack([real_image(job, label) for label in (0, 2)]).repeat_interleave(4, 0).view(8, 1, 4, 4)
+    images = job.images.clone().requires_grad_()
+    real_features = by_hand.features(real).view(2, 4, -1).detach()
+    features = by_hand.features(images.flatten(0, 1))
+    u = by_hand.classifier(features).view(2, 2, -1).mean(1, keepdim=True)
+    assert job.targets is not None
+    loss = distribution_matching(real_features, features.view(2, 2, -1)).sum()
+    loss = loss + 0.5 * sliced_wasserstein(u, job.targets.unsqueeze(1)).sum()
+    (gradient,) = torch.autograd.grad(loss, images)
+    torch.testing.assert_close(result.images, job.images - 0.3 * gradient, rtol=1e-4, atol=1e-5)
+
+    (with_running,) = run([job], options_of(), model=model, weights_at=lambda step: model.state_dict())
+    assert (with_running.images - result.images).abs().max() > 1e-3
+
+
+def test_no_steps_return_the_start_images() -> None:
+    jobs = [job_of(varied_shard(1), [0, 1], seed=1), job_of(varied_shard(2), [2], seed=2)]
+    for job, result in zip(jobs, run(jobs, options_of(local_steps=0)), strict=True):
+        assert torch.equal(result.images, job.images)
+        assert (result.loss_dm, result.loss_cdc, result.gradient_ratio) == (0, 0, 0)
+
+
+def test_a_client_without_classes_gets_an_empty_result_and_changes_nothing_for_others() -> None:
+    empty, other = job_of(varied_shard(1), [], seed=1), job_of(varied_shard(2), [0, 2], seed=2)
+    (alone,) = run([other], options_of(local_steps=2))
+    for jobs in ([empty, other], [other, empty]):
+        nothing, something = sorted(run(jobs, options_of(local_steps=2)), key=lambda result: len(result.images))
+        assert nothing.images.shape == (0, 2, *TASK.image_shape)
+        assert (nothing.loss_dm, nothing.loss_cdc, nothing.gradient_ratio) == (0, 0, 0)
+        torch.testing.assert_close(something.images, alone.images)
+
+
+def test_a_cohort_of_clients_without_classes_gets_empty_results() -> None:
+    for result in run([job_of(varied_shard(1), [], seed=s) for s in (1, 2)], options_of(image_clip=1.0)):
+        assert result.images.shape == (0, 2, *TASK.image_shape)
+
+
+@pytest.mark.parametrize("bn_mode", ["eval", "batch"])
+def test_weights_statistics_and_start_images_are_never_written(bn_mode: str) -> None:
+    model, job = small_convnet(), job_of(varied_shard(1), [0, 1])
+    weights = {name: w.clone() for name, w in model.state_dict().items()}
+    before = {name: w.clone() for name, w in weights.items()}
+    start = job.images.clone()
+    run([job], options_of(local_steps=2, bn_mode=bn_mode), model=model, weights_at=lambda step: weights)
+    assert all(torch.equal(weights[name], w) for name, w in before.items())
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+    assert torch.equal(job.images, start)
+
+
+def test_a_tiny_memory_budget_gives_the_same_images_and_measures() -> None:
+    jobs = [job_of(varied_shard(s), [0, 2], seed=s) for s in range(2)]
+    model = small_convnet()
+    options = options_of(local_steps=2, image_momentum=0.9, image_clip=0.5)
+    large, tiny = (
+        run(jobs, options, model=model, weights_at=lambda step: model.state_dict(), engine=EagerEngine(CPU, budget))
+        for budget in (1 << 30, 1)
+    )
+    for a, b in zip(large, tiny, strict=True):
+        torch.testing.assert_close(a.images, b.images, rtol=1e-4, atol=1e-5)
+        assert a.loss_dm == pytest.approx(b.loss_dm, rel=1e-4)
+        assert a.loss_cdc == pytest.approx(b.loss_cdc, rel=1e-4)
+        assert a.gradient_ratio == pytest.approx(b.gradient_ratio, rel=1e-3)
+
+
+def test_a_tiny_memory_budget_sends_few_images_through_the_network_at_a_time() -> None:
+    sizes: list[int] = []
+
+    class Counting(nn.Sequential):
+        def forward(self, images: Tensor) -> Tensor:
+            sizes.append(len(images))
+            return super().forward(images)
+
+    model = Counting(nn.Flatten(), nn.Linear(16, CLASSES))
+    job = job_of(varied_shard(1), [0, 1, 2])
+    for budget, most in ((1 << 30, 3 * 4), (1, 4)):
+        backbone_probe = len(sizes)
+        run([job], options_of(), model=model, engine=EagerEngine(CPU, budget))
+        assert max(sizes[backbone_probe:]) == most
+
+
+def test_measures_are_the_clients_means_over_its_classes_of_losses_and_gradient_ratio() -> None:
+    lambda_loc = 0.5
+    jobs = [job_of(shard_of([10, 100, 200]), [0, 2], seed=1), job_of(shard_of([90, 30, 60]), [1], seed=2)]
+    model = small_convnet()
+    results = run(jobs, options_of(), model=model, weights_at=lambda step: model.state_dict(), lambda_loc=lambda_loc)
+    for job, result in zip(jobs, results, strict=True):
+        assert job.targets is not None
+        losses_dm, losses_cdc, ratios = [], [], []
+        for i, label in enumerate(job.classes):
+            images = job.images[i].clone().requires_grad_()
+            features = model.features(images)
+            real = model.features(real_image(job, label).view(1, 1, 4, 4)).detach()
+            dm = (real.mean(0) - features.mean(0)).square().sum()
+            cdc = (model.classifier(features).mean(0) - job.targets[i]).norm() / CLASSES**0.5
+            (by_dm,) = torch.autograd.grad(dm, images, retain_graph=True)
+            (by_cdc,) = torch.autograd.grad(cdc, images)
+            losses_dm.append(dm.item())
+            losses_cdc.append(cdc.item())
+            ratios.append(lambda_loc * by_cdc.norm().item() / by_dm.norm().item())
+        count = len(job.classes)
+        assert result.loss_dm == pytest.approx(sum(losses_dm) / count, rel=1e-4)
+        assert result.loss_cdc == pytest.approx(sum(losses_cdc) / count, rel=1e-4)
+        assert result.gradient_ratio == pytest.approx(sum(ratios) / count, rel=1e-3)
+
+
+def test_measures_are_of_the_last_step_only() -> None:
+    job = job_of(shard_of([10, 100, 200]), [0, 1])
+    (first,) = run([job], options_of(local_steps=1))
+    (both,) = run([job], options_of(local_steps=2))
+    (second,) = run([Job(job.shard, job.classes, first.images, job.key, job.targets)], options_of(local_steps=1))
+    assert both.loss_dm == pytest.approx(second.loss_dm, rel=1e-4)
+    assert both.loss_cdc == pytest.approx(second.loss_cdc, rel=1e-4)
+    assert both.gradient_ratio == pytest.approx(second.gradient_ratio, rel=1e-4)
+    assert first.loss_dm != pytest.approx(second.loss_dm, rel=0.05)

@@ -1,0 +1,121 @@
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedaf.condensation.initialisation import initial_images
+from fedaf.condensation.options import CondensationOptions
+from fedaf.data.pixels import normalise
+from fedaf.methods.fedaf import FedAF, FedAFOptions
+from fedaf.models.convnet import ConvNet
+from fedaf.protocol import Key, Shard, Task
+
+TASK = Task("tiny", 2, 3, 3, 3, mean=(0.5, 0.2), std=(0.25, 0.5))
+CLASSES = [0, 2]
+
+
+def make_shard(per_class: int = 12) -> Shard:
+    labels = torch.arange(3).repeat(per_class)
+    images = torch.randint(0, 256, (len(labels), 2, 3, 3), dtype=torch.uint8, generator=Key(0).torch())
+    return Shard(images, labels, 3)
+
+
+def test_mean_init_is_the_mean_of_the_images_its_sources_name() -> None:
+    shard, options = make_shard(), CondensationOptions(ipc=4, init_mean_of=6)
+    images, sources = initial_images(shard, CLASSES, options, TASK, Key(1))
+    assert images.shape == (2, 4, 2, 3, 3)
+    assert sources.shape == (2, 4, 6)
+    for i in range(2):
+        for j in range(4):
+            named = normalise(shard.images[sources[i, j]], TASK.mean, TASK.std)
+            torch.testing.assert_close(images[i, j], named.mean(0))
+
+
+def test_the_sources_of_a_mean_are_distinct_and_of_its_class() -> None:
+    shard, options = make_shard(), CondensationOptions(ipc=20, init_mean_of=10)
+    _, sources = initial_images(shard, CLASSES, options, TASK, Key(1))
+    for i, label in enumerate(CLASSES):
+        assert shard.labels[sources[i]].eq(label).all()
+        assert all(len(set(rows.tolist())) == 10 for rows in sources[i])
+        assert set(sources[i].flatten().tolist()) == set(shard.rows_of(label).tolist()), "every image has its chance"
+
+
+def test_means_differ_from_each_other() -> None:
+    _, sources = initial_images(make_shard(), [1], CondensationOptions(ipc=8, init_mean_of=6), TASK, Key(1))
+    assert len({tuple(sorted(rows.tolist())) for rows in sources[0]}) > 4
+
+
+def test_noise_has_no_sources_and_does_not_look_at_the_data() -> None:
+    options = CondensationOptions(ipc=50, init="noise")
+    images, sources = initial_images(make_shard(), CLASSES, options, TASK, Key(1))
+    assert images.shape == (2, 50, 2, 3, 3)
+    assert sources.shape == (2, 50, 0)
+    assert abs(images.mean().item()) < 5 / images.numel() ** 0.5
+    assert images.std().item() == pytest.approx(1, abs=0.1)
+    no_data = Shard(torch.empty(0, 2, 3, 3, dtype=torch.uint8), torch.empty(0, dtype=torch.int64), 3)
+    assert torch.equal(initial_images(no_data, CLASSES, options, TASK, Key(1))[0], images)
+
+
+@pytest.mark.parametrize("ipc", [5, 12, 30])
+def test_real_init_is_the_source_itself_and_repeats_only_when_it_must(ipc: int) -> None:
+    shard, options = make_shard(), CondensationOptions(ipc=ipc, init="real", allow_real_init=True)
+    images, sources = initial_images(shard, CLASSES, options, TASK, Key(1))
+    assert sources.shape == (2, ipc, 1)
+    for i, label in enumerate(CLASSES):
+        assert torch.equal(images[i], normalise(shard.images[sources[i, :, 0]], TASK.mean, TASK.std))
+        assert shard.labels[sources[i]].eq(label).all()
+        assert len(sources[i].unique()) == min(ipc, 12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        CondensationOptions(ipc=3),
+        CondensationOptions(ipc=3, init="noise"),
+        CondensationOptions(ipc=3, init="real", allow_real_init=True),
+    ],
+)
+def test_the_start_depends_on_the_key_alone(options: CondensationOptions) -> None:
+    shard = make_shard()
+    first, again, other = (initial_images(shard, CLASSES, options, TASK, Key(k)) for k in (1, 1, 2))
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], other[0])
+
+
+def test_no_classes_give_no_images() -> None:
+    images, sources = initial_images(make_shard(), [], CondensationOptions(ipc=3), TASK, Key(1))
+    assert images.shape == (0, 3, 2, 3, 3)
+    assert len(sources) == 0
+
+
+def test_real_init_must_be_allowed_by_name() -> None:
+    with pytest.raises(ValidationError, match="allow_real_init"):
+        CondensationOptions(init="real")
+    assert CondensationOptions(init="real", allow_real_init=True).init == "real"
+
+
+def test_a_mean_of_fewer_than_five_images_is_refused() -> None:
+    with pytest.raises(ValidationError, match="init_mean_of"):
+        CondensationOptions(init_mean_of=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "threshold"),
+    [
+        ({}, 50),
+        ({"ipc": 3}, 10),
+        ({"ipc": 3, "init_mean_of": 7}, 7),
+        ({"ipc": 50, "min_samples": 20}, 20),
+        ({"ipc": 5, "min_samples": 20}, 20),
+        ({"ipc": 50, "min_samples": 6}, 10),
+        ({"ipc": 3, "init": "noise"}, 3),
+        ({"ipc": 3, "min_samples": 1, "init": "real", "allow_real_init": True}, 1),
+    ],
+)
+def test_a_client_condenses_a_class_from_ipc_or_min_samples_on_but_never_below_what_a_mean_needs(
+    given: dict[str, object], threshold: int
+) -> None:
+    options = FedAFOptions.model_validate(given)
+    assert options.threshold == threshold
+    method = FedAF(options, TASK, lambda key: ConvNet(2, 3, 3, 3, depth=1, filters=2))
+    assert method.condensed_classes([threshold - 1, threshold, threshold + 1]) == [1, 2]

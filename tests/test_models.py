@@ -1,0 +1,193 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedaf.models.backbone import Backbone
+from fedaf.models.convnet import NORMS, ConvNet
+from fedaf.models.registry import build
+from fedaf.models.resnet import ResNet18
+from fedaf.models.weights import initialise
+from fedaf.protocol import Key, Task, UserError
+
+CPU = torch.device("cpu")
+TASK = Task("tiny", 1, 4, 4, 3, mean=(0.5,), std=(0.25,))
+
+
+def parameters_of(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def images_of(count: int, task: Task = TASK) -> Tensor:
+    return torch.randn(count, *task.image_shape, generator=Key(0).torch())
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "parameters"),
+    [
+        ((3, 32, 32), 10, 320_010),
+        ((3, 32, 32), 100, 504_420),
+        ((1, 28, 28), 10, 317_706),
+        ((3, 64, 64), 10, 381_450),
+    ],
+)
+def test_convnet_has_the_papers_parameters(shape: tuple[int, int, int], classes: int, parameters: int) -> None:
+    model = ConvNet(*shape, classes)
+    assert parameters_of(model) == parameters
+    assert model.eval()(torch.zeros(1, *shape)).shape == (1, classes)
+
+
+def test_resnet18_has_the_papers_parameters() -> None:
+    model = ResNet18(3, 10)
+    assert parameters_of(model) == 11_181_642
+    assert model.eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("height", "width"), [(9, 13), (17, 9), (11, 24)])
+def test_convnet_takes_odd_sizes_with_every_norm(height: int, width: int, norm: str) -> None:
+    model = ConvNet(2, height, width, 5, filters=4, norm=norm)
+    assert model(torch.randn(3, 2, height, width)).shape == (3, 5)
+
+
+def test_the_norm_is_the_one_asked_for() -> None:
+    kinds = {norm: {type(m) for m in ConvNet(1, 8, 8, 2, filters=4, norm=norm).features} for norm in NORMS}
+    assert nn.BatchNorm2d in kinds["batch"]
+    assert nn.GroupNorm in kinds["instance"]
+    assert not {nn.BatchNorm2d, nn.GroupNorm} & kinds["none"]
+
+
+def test_instance_norm_normalises_each_image_and_channel_alone() -> None:
+    norm = ConvNet(1, 8, 8, 2, filters=4, norm="instance").features[1]
+    maps = 3 + 5 * torch.randn(2, 4, 6, 6, generator=Key(0).torch())
+    torch.testing.assert_close(norm(maps).mean((2, 3)), torch.zeros(2, 4), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("height", "width", "depth"), [(7, 32, 3), (32, 7, 3), (8, 8, 4)])
+def test_a_depth_the_images_do_not_allow_is_a_user_error_naming_depth(height: int, width: int, depth: int) -> None:
+    with pytest.raises(UserError, match=f"depth {depth} .* {height}x{width}; lower model.depth"):
+        ConvNet(3, height, width, 10, depth=depth)
+
+
+def test_an_unknown_model_is_a_user_error_naming_the_nearest() -> None:
+    with pytest.raises(UserError, match="'convnet'"):
+        build("convnett", TASK, Key(0), depth=1, width=4, norm="batch")
+
+
+@pytest.mark.parametrize("name", ["convnet", "resnet18"])
+def test_initial_weights_follow_from_the_key_alone(name: str) -> None:
+    task = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
+    torch.manual_seed(1)
+    first = build(name, task, Key(7), depth=2, width=4, norm="batch").state_dict()
+    torch.manual_seed(2)
+    again = build(name, task, Key(7), depth=2, width=4, norm="batch").state_dict()
+    other = build(name, task, Key(8), depth=2, width=4, norm="batch").state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["features.0.weight"], other["features.0.weight"])
+    assert not torch.equal(first["classifier.weight"], other["classifier.weight"])
+
+
+def test_initialising_resets_running_statistics_too() -> None:
+    model = build("convnet", TASK, Key(0), depth=1, width=4, norm="batch")
+    new = {name: t.clone() for name, t in model.state_dict().items()}
+    model(images_of(8))
+    with torch.no_grad():
+        model.classifier.weight.add_(1)
+    initialise(model, Key(0))
+    assert all(torch.equal(t, new[name]) for name, t in model.state_dict().items())
+
+
+def test_resnet_convolutions_are_initialised_by_fan_out() -> None:
+    model = ResNet18(3, 10)
+    for _ in range(2):  # as built, and as initialised from a key
+        stem, last = model.features[0].weight, model.features[-3].conv2.weight
+        assert stem.std().item() == pytest.approx((2 / (64 * 49)) ** 0.5, rel=0.05)
+        assert last.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.05)
+        initialise(model, Key(0))
+
+
+class OutOfOrder(nn.Module):
+    """Defined last to first: the classifier stands before the layer it follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(5, 3)
+        self.hidden = nn.Linear(16, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(torch.tanh(self.hidden(images.flatten(1))))
+        return logits
+
+
+def test_features_are_the_input_of_the_last_linear_in_execution_order() -> None:
+    model, images = OutOfOrder(), images_of(6)
+    features, logits = Backbone(model, TASK, CPU)(model.state_dict(), images)
+    torch.testing.assert_close(features, torch.tanh(model.hidden(images.flatten(1))))
+    torch.testing.assert_close(logits, model(images))
+
+
+def test_a_named_classifier_is_used_instead() -> None:
+    model, images = OutOfOrder(), images_of(6)
+    features, logits = Backbone(model, TASK, CPU, classifier="hidden")(model.state_dict(), images)
+    torch.testing.assert_close(features, images.flatten(1))
+    torch.testing.assert_close(logits, model(images))
+
+
+def test_a_named_classifier_need_not_be_linear_and_its_features_are_flat() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(2, 3, 4), nn.Flatten())
+    features, logits = Backbone(model, TASK, CPU, classifier="1")(model.state_dict(), images_of(6))
+    torch.testing.assert_close(features, model[0](images_of(6)).flatten(1))
+    assert logits.shape == (6, 3)
+
+
+def test_a_model_without_a_linear_layer_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="no Linear layer"):
+        Backbone(nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), TASK, CPU)
+
+
+def test_a_classifier_that_is_not_there_is_a_user_error_naming_the_layers() -> None:
+    with pytest.raises(UserError, match=r"no layer 'head'.*classifier, hidden"):
+        Backbone(OutOfOrder(), TASK, CPU, classifier="head")
+
+
+def test_the_backbone_computes_with_the_weights_it_is_given_and_leaves_the_model_alone() -> None:
+    model, other, images = OutOfOrder(), OutOfOrder(), images_of(6)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    _, logits = Backbone(model, TASK, CPU)(other.state_dict(), images)
+    torch.testing.assert_close(logits, other(images))
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+    assert model.training
+
+
+def small_convnet() -> nn.Module:
+    model = build("convnet", TASK, Key(0), depth=1, width=4, norm="batch")
+    model(5 + images_of(8))
+    return model
+
+
+def test_batch_statistics_are_used_but_not_written() -> None:
+    model, images = small_convnet(), images_of(6)
+    weights = {name: t.clone() for name, t in model.state_dict().items()}
+    before = {name: t.clone() for name, t in weights.items()}
+    backbone = Backbone(model, TASK, CPU)
+    _, with_batch = backbone(weights, images, batch_statistics=True)
+    _, with_running = backbone(weights, images)
+    assert all(torch.equal(weights[name], t) for name, t in before.items())
+    assert all(torch.equal(t, before[name]) for name, t in backbone.model.state_dict().items())
+    torch.testing.assert_close(with_running, small_convnet().eval()(images))
+    torch.testing.assert_close(with_batch, small_convnet().train()(images))
+    assert (with_batch - with_running).abs().max() > 0.1
+
+
+def test_image_gradients_flow_through_the_backbone_and_weights_keep_none() -> None:
+    model, images = small_convnet(), images_of(6).requires_grad_()
+    features, _ = Backbone(model, TASK, CPU)(model.state_dict(), images)
+    features.square().sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().max() > 0
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_activation_bytes_count_every_layers_output_for_one_image() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    assert Backbone(model, TASK, CPU).activation_bytes == 4 * (32 + 32 + 32 + 3)

@@ -1,0 +1,328 @@
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedaf.condensation.augmentation import AUGMENTATIONS, augment
+from fedaf.data.pixels import normalise
+from fedaf.engine import EagerEngine
+from fedaf.methods.fedavg import weighted_average
+from fedaf.protocol import DeadlineExceeded, Key, Task
+from fedaf.training.evaluate import accuracy, predict
+from fedaf.training.fit import fit
+
+ENGINE = EagerEngine(torch.device("cpu"))
+TASK = Task("tiny", 1, 2, 2, 3, mean=(0.5,), std=(0.25,))
+
+
+def random_data(count: int) -> tuple[Tensor, Tensor]:
+    generator = Key(count).torch()
+    images = torch.randint(0, 256, (count, 1, 2, 2), dtype=torch.uint8, generator=generator)
+    return images, torch.randint(0, 3, (count,), generator=generator)
+
+
+def linear_model() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=Key(0).torch()))
+    return model
+
+
+def test_one_full_batch_with_momentum_is_sgd_by_hand() -> None:
+    images, labels = random_data(10)
+    lr, momentum, epochs = 0.3, 0.9, 4
+    model, by_hand = linear_model(), linear_model()
+    losses = fit(
+        model,
+        images,
+        labels,
+        task=TASK,
+        epochs=epochs,
+        batch_size=10,
+        lr=lr,
+        momentum=momentum,
+        key=Key(1),
+        engine=ENGINE,
+    )
+
+    parameters = list(by_hand.parameters())
+    velocity = [torch.zeros_like(p) for p in parameters]
+    for _ in range(epochs):
+        loss = F.cross_entropy(by_hand(normalise(images, TASK.mean, TASK.std)), labels)
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for p, v, g in zip(parameters, velocity, gradients, strict=True):
+                v.mul_(momentum).add_(g)
+                p.sub_(lr * v)
+    for p, q in zip(model.parameters(), parameters, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+    assert losses == {"ce": pytest.approx(loss.item(), rel=1e-4)}
+
+
+def batches_of(count: int, batch_size: int, epochs: int) -> list[list[int]]:
+    """The rows each optimiser step saw, told by images that carry their own number."""
+    seen: list[list[int]] = []
+    images = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    model = linear_model()
+
+    def loss(batch: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        rows = ((batch * 0.25 + 0.5) * 255).round().long()[:, 0, 0, 0]
+        assert torch.equal(labels, rows % 3), "images and labels must be shuffled together"
+        seen.append(rows.tolist())
+        return {"ce": F.cross_entropy(model(batch), labels)}
+
+    fit(
+        model,
+        images,
+        torch.arange(count) % 3,
+        task=TASK,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=0.1,
+        momentum=0.0,
+        key=Key(3),
+        engine=ENGINE,
+        loss=loss,
+    )
+    return seen
+
+
+def test_every_epoch_sees_every_sample_once_in_a_new_order() -> None:
+    seen = batches_of(6, 4, 2)
+    assert [len(rows) for rows in seen] == [4, 2, 4, 2]
+    epochs = [seen[0] + seen[1], seen[2] + seen[3]]
+    assert all(sorted(epoch) == list(range(6)) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    assert seen == batches_of(6, 4, 2)
+
+
+def test_a_last_batch_of_one_sample_is_dropped() -> None:
+    assert [len(rows) for rows in batches_of(9, 4, 3)] == [4, 4] * 3
+
+
+def test_batch_norm_survives_a_number_of_samples_that_leaves_one_over() -> None:
+    images, labels = random_data(5)
+    model = nn.Sequential(nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))  # maps of 1x1
+    model.eval()
+    losses = fit(
+        model, images, labels, task=TASK, epochs=3, batch_size=4, lr=0.1, momentum=0.9, key=Key(0), engine=ENGINE
+    )
+    assert model[1].num_batches_tracked == 3
+    assert 0 < losses["ce"] < 10
+
+
+def test_a_single_sample_trains_nothing() -> None:
+    images, labels = random_data(1)
+    model = linear_model()
+    losses = fit(
+        model, images, labels, task=TASK, epochs=2, batch_size=4, lr=0.1, momentum=0.9, key=Key(0), engine=ENGINE
+    )
+    assert losses == {}
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), linear_model().parameters(), strict=True))
+
+
+def test_the_sum_of_a_losss_terms_is_minimised_and_each_is_reported() -> None:
+    images, labels = random_data(4)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=False))
+    nn.init.zeros_(model[1].weight)
+
+    def loss(batch: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        total = model[1].weight.sum()
+        return {"a": 2 * total + 1, "b": -3 * total}
+
+    losses = fit(
+        model,
+        images,
+        labels,
+        task=TASK,
+        epochs=2,
+        batch_size=2,
+        lr=0.5,
+        momentum=0.0,
+        key=Key(0),
+        engine=ENGINE,
+        loss=loss,
+    )
+    # d(a + b)/dw = -1, so each of the four steps adds 0.5 to each of the four weights; the last epoch is steps 3, 4.
+    assert model[1].weight.flatten().tolist() == [2.0] * 4
+    assert losses == {"a": pytest.approx((9 + 13) / 2), "b": pytest.approx((-12 - 18) / 2)}
+
+
+def test_training_tells_its_progress_and_stops_at_the_deadline() -> None:
+    images, labels = random_data(4)
+    told: list[tuple[int, int]] = []
+    late = ENGINE.watch(lambda done, total: told.append((done, total))).until(time.monotonic() - 1)
+    with pytest.raises(DeadlineExceeded):
+        fit(
+            linear_model(),
+            images,
+            labels,
+            task=TASK,
+            epochs=3,
+            batch_size=4,
+            lr=0.1,
+            momentum=0.0,
+            key=Key(0),
+            engine=late,
+        )
+    assert told == [(1, 3)]
+
+
+def pictures(count: int, size: int = 8) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=Key(0).torch())
+
+
+def test_no_augmentation_is_the_identity() -> None:
+    images = pictures(4)
+    assert augment(images, (), Key(0).torch()) is images
+
+
+def test_flip_gives_the_image_or_its_mirror_and_both_occur() -> None:
+    images = pictures(40, size=7)
+    flipped = augment(images, ("flip",), Key(0).torch())
+    kept = (flipped - images).abs().amax((1, 2, 3)) < 1e-4
+    mirrored = (flipped - images.flip(3)).abs().amax((1, 2, 3)) < 1e-4
+    assert (kept ^ mirrored).all()
+    assert 10 <= mirrored.sum() <= 30
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_each_augmentation_keeps_shape_and_type_and_follows_its_generator(name: str) -> None:
+    images = pictures(16)
+    before = images.clone()
+    first, again, other = (augment(images, (name,), Key(k).torch()) for k in (1, 1, 2))
+    assert first.shape == images.shape
+    assert first.dtype == images.dtype
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.allclose(first, images)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_each_image_gets_a_variation_of_its_own(name: str) -> None:
+    varied = augment(pictures(1).expand(16, -1, -1, -1), (name,), Key(0).torch())
+    distinct = {tuple(image.flatten().round(decimals=3).tolist()) for image in varied}
+    assert len(distinct) == (2 if name == "flip" else 16)
+
+
+def test_brightness_adds_at_most_a_half_to_all_pixels_of_an_image_alike() -> None:
+    images = pictures(64)
+    change = augment(images, ("brightness",), Key(0).torch()) - images
+    assert change.flatten(1).std(1).max() < 1e-5
+    assert change.abs().max() <= 0.5 + 1e-5
+    assert change.max() > 0.4
+    assert change.min() < -0.4
+
+
+def test_contrast_scales_around_the_mean_of_the_image_by_a_half_to_one_and_a_half() -> None:
+    images = pictures(64)
+    varied = augment(images, ("contrast",), Key(0).torch())
+    torch.testing.assert_close(varied.mean((1, 2, 3)), images.mean((1, 2, 3)), rtol=1e-4, atol=1e-5)
+    factors = varied.flatten(1).std(1) / images.flatten(1).std(1)
+    assert 0.5 - 1e-4 <= factors.min() < 0.6
+    assert 1.4 < factors.max() <= 1.5 + 1e-4
+
+
+def centre_of_mass(images: Tensor) -> Tensor:
+    place = torch.arange(images.shape[-1], dtype=images.dtype)
+    mass = images.sum((1, 2, 3))
+    return torch.stack([(images.sum((1, i)) * place).sum(1) / mass for i in (2, 3)], 1)
+
+
+def test_shift_moves_an_image_by_at_most_an_eighth_of_its_size_along_both_axes() -> None:
+    images = torch.zeros(64, 1, 32, 32)
+    images[:, :, 15:17, 15:17] = 1
+    moved = centre_of_mass(augment(images, ("shift",), Key(0).torch())) - centre_of_mass(images)
+    assert moved.abs().max() <= 4 + 1e-3
+    assert moved.amax(0).min() > 3
+    assert moved.amin(0).max() < -3
+
+
+def test_scale_stretches_by_at_most_a_fifth_around_the_centre() -> None:
+    images = torch.zeros(64, 1, 32, 32)
+    images[:, :, 8:24, 8:24] = 1
+    scaled = augment(images, ("scale",), Key(0).torch())
+    torch.testing.assert_close(centre_of_mass(scaled), centre_of_mass(images), rtol=0, atol=1e-2)
+    area = scaled.sum((1, 2, 3)) / images.sum((1, 2, 3))
+    assert 1.2**-2 * 0.98 <= area.min() < 0.9
+    assert 1.1 < area.max() <= 1.2**2 * 1.02
+
+
+def test_what_moves_in_from_outside_is_the_mean_colour() -> None:
+    shifted = augment(torch.ones(16, 1, 32, 32), ("shift",), Key(0).torch())
+    assert shifted.min() == 0
+    assert shifted.max() <= 1 + 1e-5
+
+
+def test_training_augments_its_batches_as_the_task_says() -> None:
+    images, labels = random_data(4)
+    batches: list[Tensor] = []
+    model = linear_model()
+
+    def loss(batch: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        batches.append(batch)
+        return {"ce": F.cross_entropy(model(batch), labels)}
+
+    task = Task("tiny", 1, 2, 2, 3, mean=(0.5,), std=(0.25,), augment=("brightness",))
+    options = {"epochs": 1, "batch_size": 4, "lr": 0.1, "momentum": 0.0, "key": Key(0), "engine": ENGINE}
+    fit(model, images, labels, task=task, loss=loss, **options)
+    fit(model, images, labels, task=TASK, loss=loss, **options)
+    change = (batches[0] - batches[1]).flatten(1)
+    assert change.std(1).max() < 1e-5
+    assert (change.mean(1).abs() > 1e-3).all()
+
+
+def test_the_average_of_identical_models_is_that_model() -> None:
+    model = {"w": torch.randn(3, 2, generator=Key(0).torch()), "steps": torch.tensor(7)}
+    averaged = weighted_average({"a": model, "b": model, "c": model}, {"a": 1.0, "b": 10.0, "c": 3.0})
+    assert torch.equal(averaged["w"], model["w"])
+    assert torch.equal(averaged["steps"], model["steps"])
+
+
+def test_the_average_weighs_clients_by_their_samples() -> None:
+    models = {"a": {"w": torch.tensor([0.0, 4.0])}, "b": {"w": torch.tensor([8.0, 0.0])}}
+    assert weighted_average(models, {"b": 1.0, "a": 3.0})["w"].tolist() == [2.0, 3.0]
+
+
+def test_averaged_whole_numbers_stay_whole_and_types_stay_as_they_are() -> None:
+    models = {
+        "a": {"n": torch.tensor(3), "h": torch.tensor([1.0], dtype=torch.float16)},
+        "b": {"n": torch.tensor(4), "h": torch.tensor([2.0], dtype=torch.float16)},
+    }
+    averaged = weighted_average(models, {"a": 1.0, "b": 3.0})
+    assert averaged["n"].dtype == torch.int64
+    assert averaged["n"].item() == 4  # 3.75 rounded, not cut
+    assert averaged["h"].dtype == torch.float16
+    assert averaged["h"].item() == 1.75
+
+
+class ByBrightness(nn.Module):
+    """Says class 2 for bright images and class 0 for dark ones, in eval mode; class 1 while training."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        bright = images.mean((1, 2, 3))
+        logits = torch.stack([-bright, torch.zeros_like(bright), bright], 1)
+        return logits + 100 * F.one_hot(torch.tensor(1), 3) if self.training else logits
+
+
+def test_accuracy_is_the_per_cent_classified_right_in_eval_mode() -> None:
+    images = torch.tensor([0, 10, 250, 240], dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    model = ByBrightness().train()
+    assert accuracy(model, images, torch.tensor([0, 0, 2, 2]), TASK, ENGINE) == 100
+    assert accuracy(model, images, torch.tensor([0, 1, 2, 2]), TASK, ENGINE) == 75
+    assert accuracy(model, images, torch.tensor([1, 1, 1, 0]), TASK, ENGINE) == 0
+
+
+def test_predictions_keep_the_order_of_more_images_than_one_batch_holds() -> None:
+    images = (torch.arange(2001) % 256).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    logits = predict(ByBrightness(), images, TASK, ENGINE)
+    torch.testing.assert_close(logits[:, 2], normalise(images, TASK.mean, TASK.std)[:, 0, 0, 0])
+    assert not predict(linear_model(), images, TASK, ENGINE).requires_grad
+
+
+def test_predictions_of_nothing_are_an_empty_table() -> None:
+    assert predict(ByBrightness(), torch.empty(0, 1, 2, 2, dtype=torch.uint8), TASK, ENGINE).shape == (0, 3)
