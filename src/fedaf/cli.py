@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
 
@@ -150,14 +152,14 @@ def compare(
         _compare_again(resume, console, verbose, quiet)
         return
     from fedaf.experiment import prepare
+    from fedaf.federation.run_directory import refuse_in_use
 
     names = [name.strip() for name in method.split(",") if name.strip()]
     configs = _configs(names, _layers(config, flags, settings), preset)
     experiments = {name: prepare(built) for name, built in configs.items()}
     first = next(iter(configs.values()))
     target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} is in use; choose another --out, or go on with --resume {target}.")
+    refuse_in_use(target)
     target.mkdir(parents=True, exist_ok=True)
     settings_by_run = {_slug(name): built.to_toml() for name, built in configs.items()}
     (target / _COMPARISON).write_text(json.dumps({"runs": settings_by_run}, indent=2))
@@ -186,6 +188,9 @@ def settings(dataset: Dataset = None, method: MethodName = None, preset: Preset 
 
 def main() -> None:
     """Entry point: errors on purpose are one sentence, Ctrl-C is 130, and a traceback means a bug."""
+    # Threads of a busy machine wait for each other: asleep after a while, not spinning. Measured with a core taken by
+    # others: 1.2 to 2.8 times as fast; on an idle machine no difference.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):

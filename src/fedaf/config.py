@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fedaf.methods import registry as methods
 from fedaf.naming import nearest
 from fedaf.presets import preset_values
 from fedaf.protocol import Options, UserError
+from fedaf.protocol.contract import OPTIONS
 
 Augmentation = Literal["flip", "shift", "scale", "brightness", "contrast"]
 Settings = Mapping[str, Mapping[str, Any]]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = OPTIONS
 
 
 class RunTable(_Table):
@@ -105,20 +106,16 @@ class Config:
 
 def build(given: Settings, *, preset: str | None = None) -> Config:
     """A configuration from what was given, over the preset's values for its data set and method, over defaults."""
-    tables = {name: dict(table) for name, table in given.items() if isinstance(table, Mapping)}
-    top = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
-    for name in top:
-        if name != "preset":
-            raise UserError(f"{name!r} stands outside any table; the tables are {', '.join(_TABLE_NAMES)}.")
-    chosen: Any = preset or top.get("preset") or "paper"
+    tables = merge(given)
+    chosen: Any = preset or tables.pop("preset", None) or "paper"
     dataset = tables.get("data", {}).get("name", "digits")
     method_name = tables.get("method", {}).get("name", "fedaf")
     _must_be_names({"preset": chosen, "data.name": dataset, "method.name": method_name})
     method = methods.find(method_name)
-    merged: dict[str, Any] = {**top, "preset": chosen}
+    merged: dict[str, Any] = {"preset": chosen}
     defaults = preset_values(chosen, dataset, method_name)
-    for name in {*tables, *defaults}:
-        merged[name] = {**defaults.get(name, {}), **tables.get(name, {})}
+    tables.pop("preset", None)
+    merged |= merge(defaults, tables)
     options = merged.pop("method", {})
     options.pop("name", None)
     validated = _validate(_Tables, merged, "")
@@ -144,7 +141,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not equals:
         raise UserError(f"--set {text!r} must look like table.key=value, for example method.gamma=0.8.")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        value = tomllib.loads(f"value = {raw.strip()}")["value"] if "\n" not in raw else raw
     except tomllib.TOMLDecodeError:
         value = raw.strip()
     return setting(path.strip(), value)
@@ -179,13 +176,24 @@ def from_flags(**given: Any) -> dict[str, Any]:
     return merge(*(setting(_FLAGS[name], value) for name, value in given.items() if value is not None))
 
 
-def merge(*layers: Settings) -> dict[str, Any]:
-    """Later layers win, key by key within tables."""
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win, key by key within tables. What is not a table stands outside of one, and is refused."""
     result: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
-            result[name] = {**result.get(name, {}), **value} if isinstance(value, Mapping) else value
+            if name == "preset":
+                result[name] = value
+            elif not isinstance(value, Mapping):
+                raise UserError(f"{name!r} stands outside any table; the tables are {_tables()}.")
+            elif name not in _TABLE_NAMES:
+                raise UserError(f"unknown table {name!r}{nearest(name, _TABLE_NAMES)}; the tables are {_tables()}.")
+            else:
+                result[name] = {**result.get(name, {}), **value}
     return result
+
+
+def _tables() -> str:
+    return ", ".join(_TABLE_NAMES)
 
 
 def describe(config: Config) -> list[tuple[str, str, str]]:

@@ -40,5 +40,11 @@ class CondensationOptions(Options):
     @property
     def threshold(self) -> int:
         """A client condenses a class from this many samples on; a mean is never taken of fewer than it names."""
-        wanted = self.min_samples or self.ipc
-        return max(wanted, self.init_mean_of) if self.init == "mean" else wanted
+        return getattr(self, self.binding)  # type: ignore[no-any-return]
+
+    @property
+    def binding(self) -> str:
+        """The option that sets the threshold."""
+        wanted = "ipc" if self.min_samples is None else "min_samples"
+        by_mean = self.init == "mean" and self.init_mean_of > getattr(self, wanted)
+        return "init_mean_of" if by_mean else wanted

@@ -1,5 +1,7 @@
 """The data sets by name, as uint8 tensors with their published normalisation constants."""
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,16 +36,15 @@ class Entry:
 
     shape: tuple[int, int, int]
     num_classes: int
-    train_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
 CATALOG = {
-    "digits": Entry((1, 8, 8), 10, 1437, (0.305,), (0.376,)),
-    "fashionmnist": Entry((1, 28, 28), 10, 60_000, (0.2860,), (0.3530,)),
-    "cifar10": Entry((3, 32, 32), 10, 50_000, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": Entry((3, 32, 32), 100, 50_000, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "digits": Entry((1, 8, 8), 10, (0.305,), (0.376,)),
+    "fashionmnist": Entry((1, 28, 28), 10, (0.2860,), (0.3530,)),
+    "cifar10": Entry((3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": Entry((3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
 
 
@@ -88,16 +89,24 @@ def _npz(name: str, path: Path, entry: Entry | None) -> DataSet:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("x_train", "y_train", "x_test", "y_test")}
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
-            f"{path} is not a data set: it must be an .npz with x_train, y_train, x_test and y_test ({error})."
+            f"{path} is not a data set: it must be a whole .npz file with x_train, y_train, x_test and y_test."
         ) from error
     train_images, test_images = (_images(path, key, arrays[key]) for key in ("x_train", "x_test"))
     train_labels, test_labels = (_labels(path, key, arrays) for key in ("y_train", "y_test"))
     channels = train_images.shape[1]
-    num_classes = entry.num_classes if entry else int(max(train_labels.max(), test_labels.max())) + 1
-    if entry and tuple(train_images.shape[1:]) != entry.shape:
-        raise UserError(f"{path} holds images of shape {tuple(train_images.shape[1:])}, but {name} has {entry.shape}.")
+    shape = tuple(train_images.shape[1:])
+    if entry and shape != entry.shape:
+        raise UserError(f"{path} holds images of shape {shape}, but {name} has {entry.shape}.")
+    if tuple(test_images.shape[1:]) != shape:
+        raise UserError(f"x_test in {path} holds images of shape {tuple(test_images.shape[1:])}, but x_train {shape}.")
+    num_classes = entry.num_classes if entry else min(len(train_labels), int(train_labels.max()) + 1)
+    for key, labels in (("y_train", train_labels), ("y_test", test_labels)):
+        if int(labels.max()) >= num_classes:
+            raise UserError(
+                f"{key} in {path} has a label {int(labels.max())}, but the last class is {num_classes - 1}."
+            )
     return DataSet(
         name,
         train_images,

@@ -1,6 +1,7 @@
 """Splits of a data set over clients: which client holds which samples."""
 
 import json
+import operator
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ class Partition:
         """Re-load a saved split, and check that it is one of ``samples`` samples."""
         try:
             raw = json.loads(path.read_text())
-            rows = {str(name): np.asarray(r, dtype=np.int64).reshape(-1) for name, r in raw["rows"].items()}
+            whole = {str(name): [operator.index(row) for row in rows] for name, rows in raw["rows"].items()}
+            rows = {name: np.asarray(r, dtype=np.int64) for name, r in whole.items()}
             redraws = int(raw["redraws"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(f"{path} is not a partition that fedaf wrote ({type(error).__name__}: {error}).") from error

@@ -37,8 +37,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
         """A new directory; one that holds anything is refused."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"{path} is in use; choose another --out, or go on with --resume {path}.")
+        refuse_in_use(path)
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
@@ -63,8 +62,10 @@ class RunDirectory:
 
     def rewind_metrics(self, last_round: int) -> None:
         """Forget rounds after ``last_round``: a killed run may have logged one it had not checkpointed."""
-        kept = [json.dumps(m) + "\n" for m in read_metrics(self.path) if m["round"] <= last_round]
-        self.write(METRICS, "".join(kept))
+        kept = read_metrics(self.path)[:last_round]
+        if [m.get("round") for m in kept] != list(range(1, last_round + 1)):
+            raise UserError(f"{self.path / METRICS} is damaged: it does not hold rounds 1 to {last_round}.")
+        self.write(METRICS, "".join(json.dumps(m) + "\n" for m in kept))
 
     def write_exhibits(self, exhibits: Mapping[str, Tensor]) -> None:
         """What clients shared, as pictures without loss: a sheet each, a row for each class."""
@@ -79,16 +80,27 @@ class RunDirectory:
             os.replace(temporary, temporary.with_suffix(".png"))
 
 
+def refuse_in_use(path: Path) -> None:
+    """Raise ``UserError`` for a path that holds anything a new run could spoil."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; choose another --out.")
+    if path.exists() and any(path.iterdir()):
+        raise UserError(f"{path} is in use; choose another --out, or go on with --resume {path}.")
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rounds of a run; a last line cut short by a kill is left out."""
     try:
-        lines = (path / METRICS).read_text().splitlines()
+        lines = (path / METRICS).read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
     rounds = []
     for line in lines:
         try:
-            rounds.append(json.loads(line))
+            metrics = json.loads(line)
         except json.JSONDecodeError:
             break
+        if not isinstance(metrics, dict):
+            break
+        rounds.append(metrics)
     return rounds

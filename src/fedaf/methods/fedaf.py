@@ -231,7 +231,7 @@ class FedAF(Method):
             most = max(max(of_client) for of_client in counts.values())
             raise UserError(
                 f"with ipc {self.options.ipc} a client condenses a class from {self.options.threshold} samples on, but "
-                f"no client holds more than {most} of any class; lower method.ipc or method.min_samples."
+                f"no client holds more than {most} of any class; lower method.{self.options.binding}."
             )
 
     def finish(self, server: ServerState, engine: Engine) -> ServerState:

@@ -24,7 +24,7 @@ def find(name: str) -> type[Method]:
         sys.path.append(here)  # as `python -m` does: an installed command does not look where it is called
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UserError(f"method {name!r} cannot be loaded ({error}); it must be module:Class.") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"method {name!r} is not a class derived from fedaf.protocol.Method.")

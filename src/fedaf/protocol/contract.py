@@ -141,10 +141,14 @@ class Phase(ABC):
         """What the server makes of the replies it accepted."""
 
 
+#: How every table of settings is read: no unknown keys, no infinities, true is not 1.
+OPTIONS = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
 class Options(BaseModel):
     """A method's validated options: the ``[method]`` table of a configuration."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = OPTIONS
 
 
 @dataclass(frozen=True)

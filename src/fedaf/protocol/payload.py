@@ -69,7 +69,7 @@ def unpack(data: bytes, *, max_bytes: int | None = None) -> tuple[dict[str, Tens
     try:
         tensors = safetensors.torch.load(data)
         length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-        metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__", {})
+        metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__") or {}
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
         raise Refused(f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})") from error
     return tensors, metadata

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedaf.errors import Refused
 from fedaf.protocol.payload import Payload, Scalar, Tensors
 
+_LARGEST = 1 << 1023  # whole numbers beyond it are no floats
 _HEADER_ALLOWANCE = 1 << 20  # framing around the content: names, shapes, offsets
 
 
@@ -91,8 +92,12 @@ class Schema:
 
 
 def like(tensors: Tensors) -> dict[str, Field]:
-    """Fields for a reply that mirrors ``tensors``: the same names, types and shapes, finite values."""
-    return {name: Field(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
+    """Fields for a model like the one in ``tensors``: the same names, types and shapes, finite values, and no
+    negative variances or counts of batches."""
+    return {
+        name: Field(t.dtype, tuple(t.shape), low=0 if name.endswith(("running_var", "num_batches_tracked")) else None)
+        for name, t in tensors.items()
+    }
 
 
 def _same_names(kind: str, given: Mapping[str, object], expected: Mapping[str, object]) -> None:
@@ -108,7 +113,7 @@ def _validate_scalar(name: str, value: Scalar, number: Number) -> None:
     fits = isinstance(value, (int, float) if number.kind is float else number.kind) and not isinstance(value, bool)
     if not fits:
         raise Refused(f"{name} is a {type(value).__name__}, not a {number.kind.__name__}")
-    if not (isinstance(value, int) or math.isfinite(float(value))):
-        raise Refused(f"{name} is not finite")
+    if not (math.isfinite(value) if isinstance(value, float) else abs(value) < _LARGEST):  # type: ignore[arg-type]
+        raise Refused(f"{name} is not finite or too large")
     if not number.low <= value <= number.high:  # type: ignore[operator]
-        raise Refused(f"{name} is {value!r:.40}, outside {number.low:g} to {number.high:g}")
+        raise Refused(f"{name} is {value!r}, outside {number.low:g} to {number.high:g}")

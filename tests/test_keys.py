@@ -1,0 +1,83 @@
+"""Random keys: a draw depends on its name alone."""
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedaf.protocol import Key
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
+
+SEEDS = st.integers(0, 2**62 - 1)
+PATHS = st.lists(st.integers(-(2**63), 2**63) | st.text(max_size=20), min_size=1, max_size=4)
+
+
+@unhurried
+@given(seed=SEEDS, path=PATHS)
+def test_the_same_path_gives_the_same_key(seed, path):
+    assert Key(seed).fold(*path) == Key(seed).fold(*path)
+
+
+@unhurried
+@given(seed=SEEDS, one=PATHS, other=PATHS)
+def test_different_paths_give_different_keys(seed, one, other):
+    assert (Key(seed).fold(*one) == Key(seed).fold(*other)) == (one == other)
+
+
+@unhurried
+@given(one=SEEDS, other=SEEDS, path=PATHS)
+def test_different_seeds_give_different_keys(one, other, path):
+    assert (Key(one).fold(*path) == Key(other).fold(*path)) == (one == other)
+
+
+@unhurried
+@given(seed=SEEDS, path=PATHS)
+def test_every_key_fits_an_int64(seed, path):
+    key = Key(seed).fold(*path)
+    assert 0 <= key.value < 2**63
+    assert int(torch.tensor(key.value)) == key.value
+
+
+def test_a_number_and_its_text_are_different_purposes():
+    assert Key(0).fold("round", 1) != Key(0).fold("round", "1")
+
+
+def test_the_parts_of_a_path_do_not_run_together():
+    assert len({Key(0).fold(*path) for path in (("ab",), ("a", "b"), ("", "ab"), ("ab", ""))}) == 4
+
+
+def test_keys_are_the_same_on_every_machine():
+    assert Key(0).fold("model").value == 6381212008994650540
+    assert Key(7).fold("client", "client-3", 2, "condense").value == 5200671788826551260
+
+
+def test_the_same_key_gives_the_same_draws():
+    key = Key(3).fold("draws")
+    assert torch.equal(torch.rand(8, generator=key.torch()), torch.rand(8, generator=key.torch()))
+    assert np.array_equal(key.numpy().random(8), key.numpy().random(8))
+
+
+def test_different_purposes_give_different_draws():
+    init, draws = Key(3).fold("init"), Key(3).fold("draws")
+    assert not torch.equal(torch.rand(8, generator=init.torch()), torch.rand(8, generator=draws.torch()))
+    assert not np.array_equal(init.numpy().random(8), draws.numpy().random(8))
+
+
+def test_draws_do_not_depend_on_what_was_drawn_before():
+    def draw(round: int) -> torch.Tensor:
+        return torch.rand(4, generator=Key(0).fold("round", round).torch())
+
+    forwards = {round: draw(round) for round in (1, 2, 3)}
+    torch.manual_seed(99)
+    torch.rand(1000)
+    backwards = {round: draw(round) for round in (3, 2, 1)}
+    assert all(torch.equal(forwards[round], backwards[round]) for round in forwards)
+
+
+def test_drawing_from_a_key_leaves_the_global_generators_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    torch.rand(4, generator=Key(1).torch())
+    assert torch.equal(torch.rand(4), expected)

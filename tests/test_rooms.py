@@ -1,0 +1,95 @@
+"""The architecture: a room imports only rooms above it, and the command line answers before PyTorch is loaded."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedaf
+
+PACKAGE = Path(fedaf.__file__).parent
+ROOMS = [
+    "protocol",
+    "data",
+    "models",
+    "engine",
+    "condensation",
+    "training",
+    "methods",
+    "federation",
+    "transports",
+    "reporting",
+]
+FOR_ALL = {"errors", "naming"}  # at top level, and import nothing of the package
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The parts of the package that a file imports, at its top or inside functions: rooms and top-level modules;
+    the package itself is ``""``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import on line {node.lineno}"
+            bare = node.module == "fedaf"
+            names = [f"fedaf.{alias.name}" for alias in node.names] if bare else [node.module or ""]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "fedaf":
+                yield rest.partition(".")[0]
+
+
+def room_of(path: Path) -> str | None:
+    inside = path.relative_to(PACKAGE)
+    return inside.parts[0] if len(inside.parts) > 1 else None
+
+
+def test_every_folder_is_a_room():
+    assert {room for room in map(room_of, FILES) if room} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_above_it(room):
+    allowed = {*ROOMS[: ROOMS.index(room) + 1], *FOR_ALL}
+    wrong = {
+        f"{path.relative_to(PACKAGE)} imports fedaf.{name}"
+        for path in FILES
+        if room_of(path) == room
+        for name in imported(path)
+        if name not in allowed
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", sorted(FOR_ALL))
+def test_what_all_may_import_imports_nothing_of_the_package(module):
+    assert list(imported(PACKAGE / f"{module}.py")) == []
+
+
+def test_methods_know_neither_transport_nor_engine():
+    for path in FILES:
+        if room_of(path) == "methods":
+            assert not {"engine", "transports", "federation"} & set(imported(path)), path
+
+
+def test_the_check_of_imports_sees_every_way_to_import(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(
+        "import fedaf.data.catalog\nfrom fedaf import cli\nfrom fedaf.engine import x\nimport os, fedaf\n"
+        "import fedafish\ndef f():\n    from fedaf.methods.fedaf import FedAF\n"
+    )
+    assert set(imported(file)) == {"data", "cli", "engine", "", "methods"}
+
+
+@pytest.mark.parametrize("module", ["fedaf", "fedaf.cli"])
+def test_importing_the_command_line_does_not_load_pytorch(module):
+    heavy = "{'torch', 'numpy', 'matplotlib', 'sklearn'}"
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
