@@ -377,7 +377,10 @@ def test_what_was_shared_lies_there_as_images(finished):
     _, directory = finished
     counts = json.loads((directory / "partition.json").read_text())["counts"]
     condensed = {name: sum(count >= 10 for count in of_client) for name, of_client in counts.items()}
-    sheets = {path.stem: Image.open(path).size for path in (directory / "condensed").glob("*.png")}
+    sheets = {}
+    for path in (directory / "condensed").glob("*.png"):
+        with Image.open(path) as sheet:
+            sheets[path.stem] = sheet.size
     assert sheets == {name: (5 * 8, classes * 8) for name, classes in condensed.items() if classes}
 
 

@@ -87,8 +87,8 @@ def _npz(name: str, path: Path, entry: Entry | None) -> DataSet:
     if not path.is_file():
         raise UserError(f"data set {name!r} is not at {path}; put the file there or name its folder with --data-dir.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in ("x_train", "y_train", "x_test", "y_test")}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+            arrays = {key: found[key] for key in ("x_train", "y_train", "x_test", "y_test")}
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(
             f"{path} is not a data set: it must be a whole .npz file with x_train, y_train, x_test and y_test."

@@ -45,15 +45,18 @@ def bubbles(run: Path, path: Path) -> Path:
 
 def gallery(run: Path, path: Path) -> Path | None:
     """All condensed images of a run, a row for each class of each client, each pixel large enough to see."""
-    sheets = [Image.open(file).convert("RGB") for file in sorted((run / CONDENSED).glob("*.png"))]
+    sheets = []
+    for file in sorted((run / CONDENSED).glob("*.png")):
+        with Image.open(file) as sheet:
+            sheets.append(sheet.convert("RGB"))
     if not sheets:
         return None
     width, height = max(s.width for s in sheets), sum(s.height for s in sheets)
     whole = Image.new("RGB", (width, height))
     top = 0
-    for sheet in sheets:
-        whole.paste(sheet, (0, top))
-        top += sheet.height
+    for picture in sheets:
+        whole.paste(picture, (0, top))
+        top += picture.height
     zoom = max(1, 640 // width)
     whole.resize((width * zoom, height * zoom), Image.Resampling.NEAREST).save(path)
     return path

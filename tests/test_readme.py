@@ -1,0 +1,31 @@
+"""What the README shows is what works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import fedaf
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class Means" in block)
+    assert len(code.splitlines()) < 40
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    result = fedaf.run(method="mine:Means", rounds=2, clients=3, alpha=0.5, scale=0.5)
+    assert len(result.curve) == 2
+    assert result.figures["upload_bytes_per_client_round"] == 4 * 8 * 8
+
+
+def test_the_commands_in_the_readme_have_only_flags_that_exist():
+    commands = re.findall(r"^fedaf (run|compare|settings) (.*?)(?:#.*)?$", README, re.MULTILINE)
+    assert len(commands) >= 5
+    for verb, arguments in commands:
+        shown = subprocess.run(
+            [sys.executable, "-m", "fedaf", verb, "--help"], capture_output=True, text=True, check=True
+        )
+        for flag in re.findall(r"--[a-z-]+", arguments):
+            assert flag in shown.stdout, f"fedaf {verb} {arguments}"
