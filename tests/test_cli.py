@@ -381,7 +381,9 @@ def test_what_was_shared_lies_there_as_images(finished):
     for path in (directory / "condensed").glob("*.png"):
         with Image.open(path) as sheet:
             sheets[path.stem] = sheet.size
-    assert sheets == {name: (5 * 8, classes * 8) for name, classes in condensed.items() if classes}
+    assert sheets == {name: (5 * 9 - 1, classes * 9 - 1) for name, classes in condensed.items() if classes}
+    index = json.loads((directory / "condensed" / "index.json").read_text())
+    assert {name: len(facts["classes"]) for name, facts in index.items()} == {n: c for n, c in condensed.items() if c}
 
 
 def test_far_from_a_terminal_the_output_is_plain_lines(finished):

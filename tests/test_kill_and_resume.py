@@ -132,8 +132,8 @@ def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, t
     flags = ["--clients", "4", "--alpha", "0.1", "--rounds", "3", "--device", "cpu", "--out", str(out)]
     settings = {"model.width": 16, "run.threads": 1, **{f"method.{k}": v for k, v in SMALL_FEDAF.items()}}
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-    fedaf_command = str(Path(sys.executable).with_name("fedaf"))
-    process = subprocess.Popen([fedaf_command, "run", *flags, *sets], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    fedaf_run = [sys.executable, "-m", "fedaf", "run"]
+    process = subprocess.Popen([*fedaf_run, *flags, *sets], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(b"round 1/3"):
@@ -143,6 +143,6 @@ def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, t
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert b"--resume" in errors
-    done = subprocess.run([fedaf_command, "run", "--resume", str(out), "-q"], capture_output=True, check=False)
+    done = subprocess.run([*fedaf_run, "--resume", str(out), "-q"], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads((out / "result.json").read_text())["curve"] == resumed(undisturbed(FEDAF)).curve

@@ -195,6 +195,7 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
         title=f"{config.method_name} on {config.data.name}",
         rounds=config.run.rounds,
         first_round=begun.server.round + 1,
+        phases=len(experiment.method.phases),
         device=str(engine.device),
     )
     try:

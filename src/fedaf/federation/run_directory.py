@@ -1,25 +1,22 @@
 """The record of a run on disk: re-runnable, resumable, and all that reports are made from."""
 
 import fcntl
+import io
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from fedaf.federation.checkpoint import write_atomically
-from fedaf.protocol import UserError
+from fedaf.protocol import Exhibit, UserError
 
-CONFIG, PARTITION, METRICS, RESULT, CONDENSED = (
-    "config.toml",
-    "partition.json",
-    "metrics.jsonl",
-    "result.json",
-    "condensed",
-)
+CONFIG, PARTITION, METRICS, RESULT = "config.toml", "partition.json", "metrics.jsonl", "result.json"
+CONDENSED, INDEX = "condensed", "index.json"
 
 
 class RunDirectory:
@@ -67,17 +64,29 @@ class RunDirectory:
             raise UserError(f"{self.path / METRICS} is damaged: it does not hold rounds 1 to {last_round}.")
         self.write(METRICS, "".join(json.dumps(m) + "\n" for m in kept))
 
-    def write_exhibits(self, exhibits: Mapping[str, Tensor]) -> None:
-        """What clients shared, as pictures without loss: a sheet each, a row for each class."""
-        if exhibits:
-            (self.path / CONDENSED).mkdir(exist_ok=True)
-        for client, images in exhibits.items():
-            rows, columns, channels, height, width = images.shape
-            sheet = images.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels).numpy()
-            picture = Image.fromarray(sheet[..., 0] if channels == 1 else sheet[..., :3])
-            temporary = self.path / CONDENSED / f"{client}.part"
-            picture.save(temporary, format="PNG")
-            os.replace(temporary, temporary.with_suffix(".png"))
+    def write_exhibits(self, exhibits: Mapping[str, Exhibit]) -> None:
+        """What clients shared, as pictures without loss: a sheet each, a row for each class, a pixel between images;
+        an index says which classes they are."""
+        if not exhibits:
+            return
+        folder = self.path / CONDENSED
+        folder.mkdir(exist_ok=True)
+        index = {}
+        for client, exhibit in exhibits.items():
+            _, columns, _, height, width = exhibit.images.shape
+            index[client] = {"classes": exhibit.classes, "columns": columns, "height": height, "width": width}
+            buffer = io.BytesIO()
+            _sheet(exhibit.images).save(buffer, format="PNG")
+            write_atomically(folder / f"{client}.png", buffer.getvalue())
+        write_atomically(folder / INDEX, json.dumps(index))
+
+
+def _sheet(images: Tensor) -> Image.Image:
+    rows, columns, channels, height, width = images.shape
+    spaced = torch.full((rows, columns, channels, height + 1, width + 1), 255, dtype=torch.uint8)
+    spaced[..., :height, :width] = images
+    whole = spaced.permute(0, 3, 1, 4, 2).reshape(rows * (height + 1), columns * (width + 1), channels).numpy()
+    return Image.fromarray(whole[:-1, :-1, 0] if channels == 1 else whole[:-1, :-1, :3])
 
 
 def refuse_in_use(path: Path) -> None:

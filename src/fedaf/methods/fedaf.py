@@ -26,6 +26,7 @@ from fedaf.models.weights import FreshWeights
 from fedaf.protocol import (
     Client,
     Engine,
+    Exhibit,
     Field,
     Key,
     Method,
@@ -258,9 +259,9 @@ class FedAF(Method):
         server = replace(server, model={name: t.cpu() for name, t in model.state_dict().items()})
         return server.with_log(losses={**server.log.get("losses", {}), **losses})
 
-    def exhibits(self, server: ServerState) -> Mapping[str, Tensor]:
+    def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         return {
-            name.removeprefix(_CONDENSED): record["images"]
+            name.removeprefix(_CONDENSED): Exhibit(record["classes"].tolist(), record["images"])
             for name, record in server.memory.items()
             if name.startswith(_CONDENSED) and len(record["classes"])
         }

@@ -4,6 +4,7 @@ from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, Use
 from fedaf.protocol.contract import (
     Client,
     Engine,
+    Exhibit,
     Method,
     Options,
     Outcome,
@@ -22,6 +23,7 @@ __all__ = [
     "Client",
     "DeadlineExceeded",
     "Engine",
+    "Exhibit",
     "FedafError",
     "Field",
     "Key",

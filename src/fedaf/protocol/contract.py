@@ -152,6 +152,14 @@ class Options(BaseModel):
 
 
 @dataclass(frozen=True)
+class Exhibit:
+    """Images a client shared, for people to look at: uint8 [classes, images, C, H, W]."""
+
+    classes: list[int]
+    images: Tensor
+
+
+@dataclass(frozen=True)
 class Workload:
     """Images through the model in one round, to estimate its time: without and with a backward pass."""
 
@@ -195,8 +203,8 @@ class Method(ABC):
         """The server's own work of the round, after the last fold."""
         return server
 
-    def exhibits(self, server: ServerState) -> Mapping[str, Tensor]:
-        """Shared images worth a look, by client: uint8 [rows, columns, C, H, W]."""
+    def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
+        """What clients shared that can be looked at, by client."""
         return {}
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload | None:

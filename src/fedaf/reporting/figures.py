@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedaf.federation.run_directory import CONDENSED, PARTITION, RESULT
+from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
+
+_GALLERY_ROWS = 40
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -44,22 +46,33 @@ def bubbles(run: Path, path: Path) -> Path:
 
 
 def gallery(run: Path, path: Path) -> Path | None:
-    """All condensed images of a run, a row for each class of each client, each pixel large enough to see."""
-    sheets = []
-    for file in sorted((run / CONDENSED).glob("*.png")):
-        with Image.open(file) as sheet:
-            sheets.append(sheet.convert("RGB"))
-    if not sheets:
+    """What was shared: a row for each class of each client, as many as a page holds."""
+    folder = run / CONDENSED
+    if not (folder / INDEX).is_file():
         return None
-    width, height = max(s.width for s in sheets), sum(s.height for s in sheets)
-    whole = Image.new("RGB", (width, height))
-    top = 0
-    for picture in sheets:
-        whole.paste(picture, (0, top))
-        top += picture.height
-    zoom = max(1, 640 // width)
-    whole.resize((width * zoom, height * zoom), Image.Resampling.NEAREST).save(path)
-    return path
+    index = json.loads((folder / INDEX).read_text())
+    labels, strips, room = [], [], _GALLERY_ROWS
+    for client, facts in sorted(index.items()):
+        with Image.open(folder / f"{client}.png") as sheet:
+            pixels = np.asarray(sheet.convert("RGB"))
+        step = facts["height"] + 1
+        for row, label in enumerate(facts["classes"][:room]):
+            labels.append(f"{client}: {label}")
+            strips.append(
+                np.pad(pixels[row * step : (row + 1) * step - 1], ((0, 1), (0, 0), (0, 0)), constant_values=255)
+            )
+        room = max(0, room - len(facts["classes"]))
+    whole = np.concatenate(strips)
+    height = len(strips) * 0.28 + 0.6
+    figure, axes = _figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
+    axes.imshow(whole, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))], labels, fontsize=7)
+    axes.tick_params(length=0)
+    axes.set_title("condensed images by client and class", fontsize=9)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return _save(figure, path)
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:

@@ -35,7 +35,7 @@ class PlainProgress(Observer):
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console, self._verbose, self._clock = console, verbose, _Clock()
 
-    def started(self, *, title: str, rounds: int, first_round: int, device: str) -> None:
+    def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._clock.start(rounds, first_round)
         self._say(f"{title} on {device}: rounds {first_round} to {rounds}")
 
@@ -68,11 +68,12 @@ class LiveProgress(Observer):
         self._console, self._verbose, self._clock = console, verbose, _Clock()
         self._progress: Progress | None = None
         self._task = TaskID(0)
-        self._phase, self._phases_done, self._phases = "", 0, 3
+        self._phase, self._phases_done, self._phases = "", 0, 1
         self._accuracy = ""
 
-    def started(self, *, title: str, rounds: int, first_round: int, device: str) -> None:
+    def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._clock.start(rounds, first_round)
+        self._phases = phases + 1  # and the server's own work
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
@@ -83,8 +84,7 @@ class LiveProgress(Observer):
         self._progress.start()
 
     def round_started(self, round: int) -> None:
-        self._clock.round = round
-        self._phases, self._phases_done = max(self._phases, self._phases_done), 0
+        self._clock.round, self._phases_done = round, 0
 
     def phase_started(self, name: str, clients: int) -> None:
         self._phase = name
@@ -99,13 +99,14 @@ class LiveProgress(Observer):
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
         self._accuracy = f"{metrics['accuracy']:.2f} %"
-        self._phases = self._phases_done
+        self._show(self._phase, 1, 1)
         if self._verbose:
             self._console.print(f"round {metrics['round']}: accuracy {self._accuracy}", highlight=False)
 
     def ended(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+            self._progress = None
 
     def _show(self, who: str, done: int, total: int) -> None:
         if self._progress is None:
