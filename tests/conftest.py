@@ -1,5 +1,31 @@
-"""One thread: the tests' tensors are small, and numbers must not depend on how many cores a machine has."""
+"""Fixtures of several files. One thread: the tests' tensors are small, and numbers must not depend on the cores."""
 
+import sys
+
+import pytest
 import torch
 
+from commandline import COLOURS
+from fedaf import cli
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """The same without a new process: exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in COLOURS:
+        monkeypatch.delenv(name, raising=False)
+    threads = torch.get_num_threads()
+
+    def call(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedaf", *map(str, args)])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        out, err = capsys.readouterr()
+        return exit.value.code or 0, out, err
+
+    yield call
+    torch.set_num_threads(threads)

@@ -21,6 +21,8 @@ HERE = Path(__file__).parent
 FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
 FEDAVG = {**SMALL, "method": "fedavg", "local_epochs": 1}
 TALLY = {**SMALL, "method": "tally:Tally"}
+SOME_FEDAF = {**FEDAF, "participation": 0.5}
+SOME_TALLY = {**TALLY, "participation": 0.5}
 
 MOMENTS = [
     (FEDAF, "knowledge"),
@@ -32,6 +34,8 @@ MOMENTS = [
     (FEDAVG, "fit"),
     (TALLY, "count"),
     (TALLY, "after metrics"),
+    (SOME_FEDAF, "condense"),
+    (SOME_TALLY, "count"),
 ]
 
 
@@ -41,7 +45,7 @@ def undisturbed(tmp_path_factory):
     made: dict[str, Path] = {}
 
     def make(settings: dict) -> Path:
-        name = settings["method"]
+        name = json.dumps(settings)
         if name not in made:
             made[name] = tmp_path_factory.mktemp("whole") / "run"
             fedaf.run(**settings, out=made[name])
@@ -52,7 +56,8 @@ def undisturbed(tmp_path_factory):
 
 def killed(settings: dict, out: Path, moment: str, round: int) -> None:
     command = [sys.executable, str(HERE / "run_and_die.py"), str(out), json.dumps(settings), moment, str(round)]
-    done = subprocess.run(command, check=False, env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True)
+    paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, check=False, env={**os.environ, "PYTHONPATH": paths}, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -69,7 +74,9 @@ def final_tensors(out: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("settings", "moment"), MOMENTS, ids=[f"{s['method']}, {m}" for s, m in MOMENTS])
+@pytest.mark.parametrize(
+    ("settings", "moment"), MOMENTS, ids=[f"{s['method']} {s.get('participation', 1)} {m}" for s, m in MOMENTS]
+)
 def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, undisturbed, tmp_path):
     whole = undisturbed(settings)
     out = tmp_path / "run"

@@ -8,7 +8,7 @@ import torch
 
 from fedaf.protocol import DeadlineExceeded
 
-_CPU_BUDGET = 256 << 20  # beyond the caches a larger chunk does not pay on a CPU
+_CPU_BUDGET = 256 << 20  # fits beside everything else on a small machine
 _CUDA_SHARE = 0.5
 
 

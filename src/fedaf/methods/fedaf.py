@@ -154,6 +154,8 @@ class Condense(Phase):
     def _job(self, ask: Payload, client: Client) -> tuple[Job, Tensor]:
         method, options = self.method, self.method.options
         classes = ask.tensors["classes"]
+        if classes.tolist() != method.condensed_classes(client.shard.counts):
+            raise Refused("the server asks for other classes than this client condenses")
         kept = client.state.get("classes")
         if options.continue_images and kept is not None and torch.equal(kept, classes):
             images, sources = client.state["images"], client.state["sources"]

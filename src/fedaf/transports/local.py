@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from fedaf.engine import EagerEngine
 from fedaf.federation.client_state import ClientState
@@ -25,13 +26,17 @@ class LocalTransport:
         seconds = min((r.seconds for r in requests.values() if r.seconds is not None), default=None)
         engine = self._engine.until(time.monotonic() + seconds if seconds is not None else None)
         deliveries: dict[str, Delivery] = {}
+        work = partial(self._work, phase, engine, listener, deliveries)
         try:
-            self._work(phase, requests, engine, listener, deliveries)
+            work(requests)
         except DeadlineExceeded:
             pass
         except Exception as error:  # a client's code or data may raise anything; it costs that client's reply only
-            log.debug("phase %s failed for a cohort; its clients are tried one by one", phase.name, exc_info=error)
-            self._one_by_one(phase, requests, engine, listener, deliveries, error)
+            log.debug("phase %s failed for a cohort", phase.name, exc_info=error)
+            if len(requests) == 1:
+                deliveries.update(dict.fromkeys(requests, Failed(_reason(error))))
+            else:
+                _one_by_one(work, requests, deliveries)
         return {client: deliveries.get(client, Silent()) for client in requests}
 
     def checkpoint(self) -> Mapping[str, Tensors]:
@@ -43,10 +48,10 @@ class LocalTransport:
     def _work(
         self,
         phase: Phase,
-        requests: Mapping[str, Request],
         engine: EagerEngine,
         listener: Listener,
         deliveries: dict[str, Delivery],
+        requests: Mapping[str, Request],
     ) -> None:
         """Let the cohort work; each outcome is settled as it comes."""
         names = list(requests)
@@ -66,28 +71,19 @@ class LocalTransport:
             if not together:
                 listener(name, served, len(names))
 
-    def _one_by_one(
-        self,
-        phase: Phase,
-        requests: Mapping[str, Request],
-        engine: EagerEngine,
-        listener: Listener,
-        deliveries: dict[str, Delivery],
-        error: Exception,
-    ) -> None:
-        """Find out whose fault it was: those without an outcome work alone."""
-        if len(requests) == 1:
-            deliveries.update(dict.fromkeys(requests, Failed(_reason(error))))
+
+def _one_by_one(
+    work: Callable[[Mapping[str, Request]], None], requests: Mapping[str, Request], deliveries: dict[str, Delivery]
+) -> None:
+    """Find out whose fault it was: the clients of a failed cohort that have no outcome work alone."""
+    for name in [name for name in requests if name not in deliveries]:
+        try:
+            work({name: requests[name]})
+        except DeadlineExceeded:
             return
-        for name, request in requests.items():
-            if name not in deliveries:
-                try:
-                    self._work(phase, {name: request}, engine, listener, deliveries)
-                except DeadlineExceeded:
-                    return
-                except Exception as own_error:  # as above
-                    log.debug("phase %s failed for %s", phase.name, name, exc_info=own_error)
-                    deliveries[name] = Failed(_reason(own_error))
+        except Exception as error:  # as above
+            log.debug("client %s failed", name, exc_info=error)
+            deliveries[name] = Failed(_reason(error))
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,334 @@
+"""The schemas of the real methods: what a client may send is accepted, and nothing else."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedaf.methods.fedaf import FedAF, FedAFOptions
+from fedaf.methods.fedavg import FedAvg, FedAvgOptions
+from fedaf.models.registry import build
+from fedaf.protocol import Key, Payload, Refused, Schema, Task
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
+
+CLASSES, IPC = 4, 2
+TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
+MAKE_MODEL = partial(build, "convnet", TASK, depth=2, width=2, norm="batch")
+FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, MAKE_MODEL)
+FEDAVG = FedAvg(FedAvgOptions(), TASK, MAKE_MODEL)
+KNOWLEDGE, CONDENSE = FEDAF.phases
+(FIT,) = FEDAVG.phases
+MODEL = FEDAVG.initial(Key(0)).model
+OWNED = torch.tensor([0, 2])
+CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
+
+LOSSES = ("loss_dm", "loss_cdc", "gradient_ratio")
+DECIBELS = ("audit_psnr_mean", "audit_psnr_max", "held_out_psnr_mean", "held_out_psnr_max")
+SHARES = ("audit_from_source", "held_out_from_source")
+MOST_DECIBELS = 10 * math.log10(255**2 * 12) + 1
+
+
+def a_float(value, low=-math.inf, high=math.inf) -> bool:
+    if type(value) not in (int, float):
+        return False
+    try:
+        return math.isfinite(float(value)) and low <= value <= high
+    except OverflowError:
+        return False
+
+
+def an_int(value, low, high) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def is_array(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    return tensor.dtype == dtype and tuple(tensor.shape) == shape
+
+
+def good_knowledge(payload: Payload) -> bool:
+    if set(payload.tensors) != {"classes", "mean_logits", "soft_labels"} or payload.scalars:
+        return False
+    classes, v, r = (payload.tensors[name] for name in ("classes", "mean_logits", "soft_labels"))
+    if classes.dtype != torch.int64 or classes.ndim != 1:
+        return False
+    owned = classes.tolist()
+    if owned != sorted(set(owned) & set(range(CLASSES))):
+        return False
+    shape = (len(owned), CLASSES)
+    if not (is_array(v, torch.float32, shape) and is_array(r, torch.float32, shape)):
+        return False
+    rows = r.numpy().astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(rows.sum(1) - 1)
+        assume(not (np.abs(off - 1e-3) < 1e-5).any())  # where rounding decides
+        return bool(np.isfinite(v.numpy()).all() and ((rows >= 0) & (rows <= 1)).all() and (off < 1e-3).all())
+
+
+def good_condense(payload: Payload) -> bool:
+    given = payload.scalars
+    return (
+        set(payload.tensors) == {"classes", "images"}
+        and is_array(payload.tensors["classes"], torch.int64, (2,))
+        and payload.tensors["classes"].tolist() == OWNED.tolist()
+        and is_array(payload.tensors["images"], torch.uint8, (2, IPC, 1, 4, 4))
+        and set(given) == {*LOSSES, *DECIBELS, *SHARES, "audit_images"}
+        and an_int(given["audit_images"], 0, 2**32)
+        and all(a_float(given[name], 0) for name in LOSSES)
+        and all(a_float(given[name], 0, MOST_DECIBELS) for name in DECIBELS)
+        and all(a_float(given[name], 0, 1) for name in SHARES)
+    )
+
+
+def good_fit(payload: Payload) -> bool:
+    return (
+        set(payload.tensors) == set(MODEL)
+        and all(is_array(payload.tensors[name], t.dtype, tuple(t.shape)) for name, t in MODEL.items())
+        and all(np.isfinite(t.numpy()).all() for t in payload.tensors.values() if t.is_floating_point())
+        and all((t >= 0).all() for n, t in payload.tensors.items() if n.endswith(("_var", "_tracked")))
+        and set(payload.scalars) == {"samples", "loss_ce"}
+        and an_int(payload.scalars["samples"], 1, 2**40)
+        and a_float(payload.scalars["loss_ce"], 0)
+    )
+
+
+@st.composite
+def honest_knowledge(draw) -> Payload:
+    owned = sorted(draw(st.sets(st.integers(0, CLASSES - 1))))
+    v = torch.randn(len(owned), CLASSES, generator=Key(draw(st.integers(0, 99))).torch())
+    classes = torch.tensor(owned, dtype=torch.int64)
+    return Payload({"classes": classes, "mean_logits": v, "soft_labels": torch.softmax(v, 1)})
+
+
+@st.composite
+def honest_condense(draw) -> Payload:
+    values = {
+        **{name: draw(st.floats(0, 1e9)) for name in LOSSES},
+        **{name: draw(st.floats(0, 58)) for name in DECIBELS},
+        **{name: draw(st.floats(0, 1)) for name in SHARES},
+        "audit_images": draw(st.integers(0, 2**32)),
+    }
+    images = torch.full((2, IPC, 1, 4, 4), draw(st.integers(0, 255)), dtype=torch.uint8)
+    return Payload({"classes": OWNED.clone(), "images": images}, values)
+
+
+@st.composite
+def honest_fit(draw) -> Payload:
+    tensors = {name: t.clone() for name, t in MODEL.items()}
+    return Payload(tensors, {"samples": draw(st.integers(1, 2**40)), "loss_ce": draw(st.floats(0, 1e300))})
+
+
+VALUES = [0, 1, -1, 0.5, 1.5, 3, 4, math.nan, math.inf, -math.inf, 2.0**40, -(2.0**40), 3e38]
+DTYPES = [torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64, torch.bool]
+any_scalar = (
+    st.booleans()
+    | st.integers()
+    | st.sampled_from([0, 1, 2**32, 2**32 + 1, 2**40, 2**40 + 1, 10**400, -(10**400), 10**5000])
+    | st.floats()
+    | st.sampled_from([1.0, 1.0000001, MOST_DECIBELS + 0.01, -0.0])
+    | st.text(max_size=3)
+)
+
+
+def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if dtype.is_floating_point else tensor.double().nan_to_num(0, 0, 0).to(dtype)
+
+
+@st.composite
+def any_tensor(draw) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    return converted(torch.full(shape, float(draw(st.sampled_from(VALUES)))), draw(st.sampled_from(DTYPES)))
+
+
+@st.composite
+def with_one_change(draw, tensor: Tensor) -> Tensor:
+    kind = draw(st.sampled_from(["value", "value", "type", "longer", "shorter", "deeper", "other"]))
+    if kind == "value" and tensor.numel():
+        flat = tensor.clone().reshape(-1)
+        where, what = draw(st.integers(0, len(flat) - 1)), torch.tensor(float(draw(st.sampled_from(VALUES))))
+        flat[where] = converted(what, tensor.dtype)
+        return flat.reshape(tensor.shape)
+    if kind == "type":
+        return converted(tensor, draw(st.sampled_from(DTYPES)))
+    if kind == "longer" and tensor.ndim:
+        return torch.cat([tensor, tensor[-1:]])
+    if kind == "shorter" and tensor.ndim:
+        return tensor[:-1]
+    if kind == "deeper":
+        return tensor.unsqueeze(draw(st.integers(0, tensor.ndim)))
+    return draw(any_tensor())
+
+
+@st.composite
+def nearly(draw, honest: st.SearchStrategy[Payload]) -> Payload:
+    """An honest payload with up to two things changed in it, which may or may not matter."""
+    payload = draw(honest)
+    tensors, numbers = dict(payload.tensors), dict(payload.scalars)
+    for _ in range(draw(st.integers(0, 2))):
+        kind = draw(st.sampled_from(["tensor", "tensor", "scalar", "drop", "more tensors", "more scalars"]))
+        if kind == "drop" and (tensors or numbers):
+            name = draw(st.sampled_from([*tensors, *numbers]))
+            tensors.pop(name, None)
+            numbers.pop(name, None)
+        elif kind == "more tensors":
+            tensors[draw(st.text(max_size=3))] = draw(any_tensor())
+        elif kind == "more scalars":
+            numbers[draw(st.text(max_size=3))] = draw(any_scalar)
+        elif kind == "scalar" and numbers:
+            numbers[draw(st.sampled_from(list(numbers)))] = draw(any_scalar)
+        elif tensors:
+            name = draw(st.sampled_from(list(tensors)))
+            tensors[name] = draw(with_one_change(tensors[name]))
+    return Payload(tensors, numbers)
+
+
+def anything(names: list[str], numbers: list[str]) -> st.SearchStrategy[Payload]:
+    return st.builds(
+        Payload,
+        st.fixed_dictionaries({name: any_tensor() for name in names}),
+        st.fixed_dictionaries(dict.fromkeys(numbers, any_scalar)),
+    )
+
+
+def accepted(schema: Schema, payload: Payload) -> bool:
+    """Any exception but a refusal fails the test that calls this."""
+    try:
+        schema.validate(payload)
+    except Refused:
+        return False
+    assert len(payload.encode()) <= schema.max_bytes
+    return True
+
+
+PHASES = {
+    "fedaf knowledge": (KNOWLEDGE.schema(Payload(MODEL)), honest_knowledge(), good_knowledge),
+    "fedaf condense": (CONDENSE.schema(CONDENSE_ASK), honest_condense(), good_condense),
+    "fedavg fit": (FIT.schema(Payload(MODEL)), honest_fit(), good_fit),
+}
+of_every_phase = pytest.mark.parametrize("phase", PHASES)
+
+
+@of_every_phase
+@unhurried
+@given(data=st.data())
+def test_an_honest_reply_is_accepted(phase, data):
+    schema, honest, is_good = PHASES[phase]
+    payload = data.draw(honest)
+    assert is_good(payload)
+    assert accepted(schema, payload)
+
+
+@of_every_phase
+@settings(unhurried, max_examples=200)
+@given(data=st.data())
+def test_a_reply_is_accepted_only_if_nothing_is_wrong_with_it(phase, data):
+    schema, honest, is_good = PHASES[phase]
+    payload = data.draw(nearly(honest))
+    assert accepted(schema, payload) == is_good(payload)
+
+
+@of_every_phase
+@unhurried
+@given(data=st.data())
+def test_arbitrary_arrays_under_the_right_names_are_refused_or_right(phase, data):
+    schema, _, is_good = PHASES[phase]
+    payload = data.draw(anything(list(schema.fields), list(schema.scalars)))
+    assert accepted(schema, payload) == is_good(payload)
+
+
+HONEST_KNOWLEDGE = {
+    "classes": torch.tensor([1, 3]),
+    "mean_logits": torch.zeros(2, CLASSES),
+    "soft_labels": torch.full((2, CLASSES), 1 / CLASSES),
+}
+HONEST_CONDENSE = {"classes": OWNED, "images": torch.zeros(2, IPC, 1, 4, 4, dtype=torch.uint8)}
+HONEST_MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES), 0.5), "audit_images": 4}
+
+
+def rows(*row: float) -> Tensor:
+    return torch.tensor([row, row])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"classes": torch.tensor([3, 1])}, "ascending order, each once"),
+        ({"classes": torch.tensor([3, 3])}, "ascending order, each once"),
+        ({"classes": torch.tensor([1, CLASSES])}, "classes has values above 3"),
+        ({"classes": torch.tensor([-1, 1])}, "classes has values below 0"),
+        ({"classes": torch.tensor([0, 1, 2])}, "length 2 on axis 0, not 3"),
+        ({"mean_logits": torch.zeros(2, CLASSES + 1)}, "mean_logits has length 5"),
+        ({"mean_logits": torch.full((2, CLASSES), math.inf)}, "mean_logits has values that are not finite"),
+        ({"soft_labels": rows(0.3, 0.3, 0.3, 0.3)}, "sum to 1"),
+        ({"soft_labels": rows(0.2, 0.2, 0.2, 0.2)}, "sum to 1"),
+        ({"soft_labels": rows(-0.5, 0.5, 0.5, 0.5)}, "soft_labels has values below 0"),
+        ({"soft_labels": rows(1.5, 0, 0, 0)}, "soft_labels has values above 1"),
+    ],
+)
+def test_knowledge_that_no_client_can_have_is_refused(change, reason):
+    schema = KNOWLEDGE.schema(Payload(MODEL))
+    schema.validate(Payload(HONEST_KNOWLEDGE))
+    with pytest.raises(Refused, match=reason):
+        schema.validate(Payload({**HONEST_KNOWLEDGE, **change}))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "measures", "reason"),
+    [
+        ({"classes": torch.tensor([0, 1])}, {}, "classes is not what was asked for"),
+        ({"images": torch.zeros(2, IPC + 1, 1, 4, 4, dtype=torch.uint8)}, {}, "images has length 3"),
+        ({"images": torch.zeros(2, IPC, 1, 4, 4)}, {}, "images is torch.float32"),
+        ({}, {"loss_dm": -1.0}, "loss_dm is -1.0"),
+        ({}, {"gradient_ratio": math.inf}, "gradient_ratio is not finite"),
+        ({}, {"audit_images": 2**32 + 1}, "audit_images is 4294967297"),
+        ({}, {"audit_images": 1.0}, "audit_images is a float"),
+        ({}, {"audit_from_source": 1.01}, "audit_from_source is 1.01"),
+        ({}, {"audit_psnr_max": 61.0}, "audit_psnr_max is 61.0"),
+        ({}, {"held_out_psnr_mean": -0.1}, "held_out_psnr_mean is -0.1"),
+    ],
+)
+def test_condensed_data_that_nobody_asked_for_are_refused(tensors, measures, reason):
+    schema = CONDENSE.schema(CONDENSE_ASK)
+    schema.validate(Payload(HONEST_CONDENSE, HONEST_MEASURES))
+    with pytest.raises(Refused, match=reason):
+        schema.validate(Payload({**HONEST_CONDENSE, **tensors}, {**HONEST_MEASURES, **measures}))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"samples": 0}, "samples is 0, outside 1 to"),
+        ({"samples": 2**40 + 1}, "samples is 1099511627777"),
+        ({"samples": 5.0}, "samples is a float"),
+        ({"loss_ce": -0.1}, "loss_ce is -0.1"),
+        ({"loss_ce": math.nan}, "loss_ce is not finite"),
+    ],
+)
+def test_a_trained_model_with_impossible_figures_is_refused(given, reason):
+    schema = FIT.schema(Payload(MODEL))
+    schema.validate(Payload(MODEL, {"samples": 1, "loss_ce": 0.0}))
+    with pytest.raises(Refused, match=reason):
+        schema.validate(Payload(MODEL, {"samples": 1, "loss_ce": 0.0, **given}))
+
+
+def test_the_largest_honest_reply_is_within_max_bytes_and_not_far_below():
+    classes = 700  # its knowledge is more than the allowance for framing
+    task = replace(TASK, num_classes=classes, channels=3, height=32, width=32)
+    knowledge, condense = FedAF(FedAFOptions(ipc=10), task, MAKE_MODEL).phases
+    everything = torch.arange(classes)
+    zeros = torch.zeros(classes, classes)
+    images = torch.zeros(classes, 10, 3, 32, 32, dtype=torch.uint8)
+    replies = [
+        (knowledge.schema(Payload()), {"classes": everything, "mean_logits": zeros, "soft_labels": zeros}),
+        (condense.schema(Payload({"classes": everything})), {"classes": everything, "images": images}),
+    ]
+    for schema, tensors in replies:
+        size = len(Payload(tensors, dict.fromkeys(schema.scalars, 0)).encode())
+        assert size > 1 << 20
+        assert size <= schema.max_bytes <= size + (1 << 20)
