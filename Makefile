@@ -9,6 +9,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 demo: $(VENV)/.installed
 	rm -rf runs/demo
 	$(BIN)/fedaf compare --dataset digits --methods fedaf,fedavg --alpha 0.02 --clients 10 --rounds 10 --out runs/demo
+	@echo "Next: . $(BIN)/activate, then fedaf --help"
 
 test: lint
 	$(BIN)/pytest

@@ -105,12 +105,14 @@ def test_a_report_has_the_agreed_scalars_whatever_there_was_to_audit(classes: li
     report = copy_audit(shared, torch.zeros(len(classes), 2, 1, dtype=torch.int64), shard, classes, Key(0), CPU)
     Schema(scalars=AUDIT_SCALARS).validate(Payload(scalars=report))
     assert report["audit_images"] == 2 * len(classes)
+    assert report["held_out_images"] == 0
 
 
 def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
     def of_client(images: int, level: float) -> dict[str, float]:
         return {
             "audit_images": images,
+            "held_out_images": images // 10,
             "audit_psnr_mean": level,
             "audit_psnr_max": level + 5,
             "audit_from_source": level / 100,
@@ -122,6 +124,7 @@ def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
     pooled = pool_audits([of_client(10, 20.0), of_client(30, 40.0), of_client(0, 58.0)])
     assert pooled == {
         "images": 40,
+        "held_out_images": 4,
         "psnr_mean": pytest.approx(35.0),
         "psnr_max": 45.0,
         "from_source": pytest.approx(0.35),
@@ -129,6 +132,12 @@ def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
         "held_out_psnr_max": 39.0,
         "held_out_from_source": pytest.approx(0.175),
     }
+
+
+def test_a_client_with_nothing_held_out_does_not_pull_the_held_out_mean_down() -> None:
+    figures = dict.fromkeys(AUDIT_SCALARS, 0.0)
+    with_some = {**figures, "audit_images": 2, "held_out_images": 2, "held_out_psnr_mean": 15.0}
+    assert pool_audits([with_some, {**figures, "audit_images": 2}])["held_out_psnr_mean"] == 15.0
 
 
 def test_nothing_to_pool_is_an_empty_audit() -> None:

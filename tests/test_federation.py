@@ -2,15 +2,17 @@
 
 import math
 import time
+from functools import partial
 
 import pytest
 import torch
 
 from faults import FaultyTransport
 from fedaf.federation.client_state import ClientState
-from fedaf.federation.rounds import Terms, participants
+from fedaf.federation.observer import Observer
+from fedaf.federation.rounds import Terms, participants, play_round
 from fedaf.federation.transport import Failed, Replied, Request, Silent
-from fedaf.protocol import BelowQuorum, Key, Outcome, Payload, Refused, pack
+from fedaf.protocol import BelowQuorum, FedafError, Key, Outcome, Payload, Refused, pack
 from fedaf.transports.local import LocalTransport
 from small import SMALL_FEDAF, Rounds, local, shards, small_experiment
 
@@ -38,7 +40,9 @@ def test_a_round_below_quorum_stops_with_the_reasons_and_leaves_the_state_alone(
     experiment = small_experiment("tally:Tally")
     fault = lambda client, request, d: Failed("out of paper") if client != "client-0" else d  # noqa: E731
     rounds = Rounds(experiment, FaultyTransport(local(experiment), fault), Terms(quorum=0.5))
-    with pytest.raises(BelowQuorum, match=r"1 of 4 clients answered, 2 are needed .*client-3: count: out of paper"):
+    with pytest.raises(
+        BelowQuorum, match=r"1 of 4 clients answered, 2 are needed .client-1, client-2, client-3: count: out of paper"
+    ):
         rounds.play()
     assert rounds.server.round == 0
 
@@ -211,3 +215,49 @@ def test_a_request_survives_its_wire_form():
 def test_a_request_with_a_bad_header_is_refused(header):
     with pytest.raises(Refused):
         Request.decode(pack({}, {"request": header}))
+
+
+def test_a_server_whose_model_is_no_longer_finite_stops_with_a_sentence():
+    experiment = fedaf_experiment(server_lr=1e20)
+    rounds = Rounds(experiment)
+    with pytest.raises(FedafError, match="no longer finite; lower its learning rate"):
+        rounds.play()
+    assert rounds.server.round == 0
+
+
+def test_one_absurd_reply_costs_that_reply_only():
+    experiment = small_experiment("fedavg", local_epochs=1)
+
+    def absurd(client, request, delivery):
+        if client != "client-1":
+            return delivery
+        tensors = {n: t + 3e38 if n.endswith("weight") else t for n, t in delivery.payload.tensors.items()}
+        return Replied(Payload(tensors, delivery.payload.scalars))
+
+    report = Rounds(experiment, FaultyTransport(local(experiment), absurd)).play()
+    assert list(report.failures) == ["client-1"]
+
+
+@pytest.mark.parametrize(("quorum", "needed"), [(0.07, 7), (0.28, 28), (0.5, 50), (1.0, 100)])
+def test_quorum_is_not_off_by_one_in_floating_point(quorum, needed):
+    experiment = small_experiment("tally:Tally")
+    clients = {f"client-{i:02d}": shards(experiment)["client-0"] for i in range(100)}
+    for answering, enough in ((needed, True), (needed - 1, False)):
+        fault = lambda client, request, d, n=answering: d if int(client[-2:]) < n else Silent()  # noqa: E731
+        play = partial(
+            play_round,
+            experiment.method.initial(Key(0)),
+            method=experiment.method,
+            transport=FaultyTransport(LocalTransport(clients, experiment.engine), fault),
+            clients=list(clients),
+            accepted={},
+            run="test",
+            terms=Terms(quorum=quorum),
+            engine=experiment.engine,
+            observer=Observer(),
+        )
+        if enough:
+            assert len(play()[1].accepted) == needed
+        else:
+            with pytest.raises(BelowQuorum):
+                play()

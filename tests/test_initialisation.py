@@ -2,7 +2,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedaf.condensation.initialisation import initial_images
+from fedaf.condensation.initialisation import NO_SOURCE, initial_images
 from fedaf.condensation.options import CondensationOptions
 from fedaf.data.pixels import normalise
 from fedaf.methods.fedaf import FedAF, FedAFOptions
@@ -31,12 +31,22 @@ def test_mean_init_is_the_mean_of_the_images_its_sources_name() -> None:
 
 
 def test_the_sources_of_a_mean_are_distinct_and_of_its_class() -> None:
-    shard, options = make_shard(), CondensationOptions(ipc=20, init_mean_of=10)
+    shard, options = make_shard(per_class=20), CondensationOptions(ipc=20, init_mean_of=10)
     _, sources = initial_images(shard, CLASSES, options, TASK, Key(1))
     for i, label in enumerate(CLASSES):
         assert shard.labels[sources[i]].eq(label).all()
         assert all(len(set(rows.tolist())) == 10 for rows in sources[i])
         assert set(sources[i].flatten().tolist()) == set(shard.rows_of(label).tolist()), "every image has its chance"
+
+
+def test_a_mean_takes_at_most_half_of_a_small_class_so_that_images_differ() -> None:
+    shard, options = make_shard(per_class=10), CondensationOptions(ipc=8, init_mean_of=10)
+    images, sources = initial_images(shard, [1], options, TASK, Key(1))
+    assert sources.shape == (1, 8, 10)
+    assert all(int((rows != NO_SOURCE).sum()) == 5 for rows in sources[0])
+    assert len({tuple(image.flatten().tolist()) for image in images[0]}) == 8
+    named = normalise(shard.images[sources[0, 0, :5]], TASK.mean, TASK.std)
+    torch.testing.assert_close(images[0, 0], named.mean(0))
 
 
 def test_means_differ_from_each_other() -> None:

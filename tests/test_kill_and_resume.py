@@ -97,6 +97,14 @@ def test_a_run_killed_before_its_first_round_ends_can_be_resumed(undisturbed, tm
     assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
 
 
+@pytest.mark.parametrize("moment", ["after config.toml", "after partition.json"])
+def test_a_run_killed_before_its_first_checkpoint_starts_when_resumed(moment, undisturbed, tmp_path):
+    out = tmp_path / "run"
+    killed(FEDAVG, out, moment, round=0)
+    assert not (out / "LATEST").exists()
+    assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
+
+
 def test_a_finished_run_is_resumed_to_the_same_result(undisturbed):
     out = undisturbed(FEDAVG)
     before = json.loads((out / "result.json").read_text())["curve"]
@@ -126,7 +134,7 @@ def test_two_processes_cannot_work_in_one_directory(tmp_path):
     fedaf.run(**{**TALLY, "rounds": 1}, out=out)
     from fedaf.federation.run_directory import RunDirectory
 
-    holder = RunDirectory.reopen(out)
+    holder = RunDirectory(out)
     try:
         with pytest.raises(UserError, match="in use by another run"):
             resumed(out)

@@ -41,7 +41,10 @@ Dataset = Annotated[
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. (default: data)")]
 MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, fedavg or module:Class. (default: fedaf)")]
-MethodNames = Annotated[str, typer.Option("--methods", "--method", help="Methods to compare, with commas between.")]
+MethodNames = Annotated[
+    str | None,
+    typer.Option("--methods", "--method", help="Methods to compare, with commas between. (default: fedaf,fedavg)"),
+]
 Preset = Annotated[str | None, typer.Option(help="paper (the paper's values) or quick (a few short rounds).")]
 Alpha = Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed. (default: 0.1)")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 10)")]
@@ -121,7 +124,7 @@ def run(
 @app.command()
 def compare(
     config: ConfigFile = None,
-    method: MethodNames = "fedaf,fedavg",
+    method: MethodNames = None,
     dataset: Dataset = None,
     data_dir: DataDir = None,
     preset: Preset = None,
@@ -148,13 +151,14 @@ def compare(
     console = _console(verbose, quiet)
     flags = _flags({**locals(), "method": None})
     if resume is not None:
-        _nothing_beside_resume(config, preset, out, settings, {k: v for k, v in flags.items() if v is not None})
+        given = {k: v for k, v in {**flags, "methods": method}.items() if v is not None}
+        _nothing_beside_resume(config, preset, out, settings, given)
         _compare_again(resume, console, verbose, quiet)
         return
     from fedaf.experiment import prepare
     from fedaf.federation.run_directory import refuse_in_use
 
-    names = [name.strip() for name in method.split(",") if name.strip()]
+    names = [name.strip() for name in (method or "fedaf,fedavg").split(",") if name.strip()]
     configs = _configs(names, _layers(config, flags, settings), preset)
     experiments = {name: prepare(built) for name, built in configs.items()}
     first = next(iter(configs.values()))
@@ -207,7 +211,7 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.", 2)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
-        _fail("stopped; the last finished round is checkpointed, and --resume goes on from it.", code)
+        _fail("stopped; --resume with the run's directory goes on after its last finished round.", code)
     sys.exit(code or 0)
 
 
@@ -291,7 +295,7 @@ def _play(experiment: "Experiment", target: Path, console: Console, verbose: boo
     observer = _observer(console, verbose, quiet)
     if (target / "result.json").is_file():
         return
-    if (target / "LATEST").is_file():
+    if (target / "config.toml").is_file():
         resume(reopen(target), target, observer)
     else:
         execute(experiment, target, observer)
@@ -303,10 +307,11 @@ def _report(result: "RunResult", console: Console) -> None:
     assert result.directory is not None
     figures.curves([result.figures], result.directory / "curves.png")
     figures.bubbles(result.directory, result.directory / "partition.png")
-    figures.gallery(result.directory, result.directory / "condensed.png")
+    gallery = figures.gallery(result.directory, result.directory / "condensed.png")
     console.print(tables.results_table([result.figures]))
     _print_audit(result.figures, console)
-    _print_line(console, f"Everything is in {result.directory}: result.json, curves.png, partition.png.")
+    pictures = ["curves.png", "partition.png", *([gallery.name] if gallery else [])]
+    _print_line(console, f"Everything is in {result.directory}: result.json, {', '.join(pictures)}.")
 
 
 def _report_comparison(target: Path, names: Sequence[str], console: Console) -> None:
@@ -343,7 +348,7 @@ def _announce(experiment: "Experiment", console: Console, quiet: bool, *, with_s
     seconds = estimate.seconds(experiment)
     if seconds is not None and seconds >= _LONG_RUN:
         name = experiment.config.method_name
-        _print_line(console, f"{name} will take about {tables.duration(seconds)} on {experiment.engine.device}.")
+        _print_line(console, f"{name} will take roughly {tables.duration(seconds)} on {experiment.engine.device}.")
         if seconds > 3600 and experiment.config.preset != "quick":
             _print_line(console, "For a first look, --preset quick is much shorter.")
 

@@ -28,7 +28,7 @@ class RunTable(_Table):
     rounds: int = Field(20, ge=1, description="communication rounds")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
     threads: int | None = Field(None, ge=1, description="CPU threads; unset leaves PyTorch's choice")
-    memory_budget_mib: int | None = Field(None, ge=1, description="bound on working memory; unset: by device")
+    memory_budget_mib: int | None = Field(None, ge=1, description="bound on condensation's memory; unset: by device")
     keep_checkpoints: int = Field(2, ge=0, description="newest checkpoints to keep; 0 keeps all")
 
 
@@ -52,7 +52,7 @@ class PartitionTable(_Table):
 class ModelTable(_Table):
     name: str = Field("convnet", description="convnet or resnet18")
     depth: int = Field(3, ge=1, le=8, description="blocks of the ConvNet")
-    width: int = Field(128, ge=1, description="filters of the ConvNet")
+    width: int = Field(128, ge=1, le=8192, description="filters of the ConvNet")
     norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
 
 

@@ -4,7 +4,8 @@ import json
 import logging
 import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,11 @@ from fedaf.data import catalog, partition
 from fedaf.data.catalog import DataSet
 from fedaf.data.partition import Partition
 from fedaf.engine import EagerEngine, resolve_device
+from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import Terms
-from fedaf.federation.run_directory import CONFIG, PARTITION, RESULT, RunDirectory, read_metrics
+from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.methods import registry as methods
 from fedaf.models import registry as models
 from fedaf.protocol import Key, Method, Task, UserError
@@ -146,36 +148,48 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
 
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
     """Run from the first round in a new directory."""
-    directory = RunDirectory.create(out)
-    try:
+    with closing(RunDirectory.create(out)) as directory, _threads(experiment.config.run.threads):
         directory.write(CONFIG, experiment.config.to_toml())
-        labels = experiment.dataset.train_labels.numpy()
-        directory.write(PARTITION, experiment.partition.to_json(labels, experiment.dataset.num_classes))
-        return _play(experiment, directory, observer, resumed=False)
-    finally:
-        directory.close()
+        return _start(experiment, directory, observer)
 
 
 def reopen(out: Path) -> Experiment:
     """The experiment of an earlier run, with the very split it had."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
-    return prepare(configuration.build(configuration.read_toml(out / CONFIG)), saved_partition=out / PARTITION)
+    config = configuration.build(configuration.read_toml(out / CONFIG))
+    saved = out / PARTITION
+    return prepare(config, saved_partition=saved if (out / LATEST).is_file() or saved.is_file() else None)
 
 
 def resume(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
-    """Go on after the last checkpoint of ``out``, to the numbers of a run that was never stopped."""
-    directory = RunDirectory(out)
-    try:
+    """Go on after the last checkpoint of ``out``, to the numbers of a run that was never stopped. A run that was
+    killed before its first checkpoint starts."""
+    with closing(RunDirectory(out)) as directory, _threads(experiment.config.run.threads):
+        if not (out / LATEST).exists() and not (out / METRICS).exists():
+            return _start(experiment, directory, observer)
         return _play(experiment, directory, observer, resumed=True)
+
+
+def _start(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
+    labels = experiment.dataset.train_labels.numpy()
+    directory.write(PARTITION, experiment.partition.to_json(labels, experiment.dataset.num_classes))
+    return _play(experiment, directory, observer, resumed=False)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """PyTorch's threads for one run, and as they were after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
     finally:
-        directory.close()
+        torch.set_num_threads(before)
 
 
 def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *, resumed: bool) -> RunResult:
     config = experiment.config
-    if config.run.threads:
-        torch.set_num_threads(config.run.threads)
     dataset, engine = experiment.dataset, experiment.engine
     shards = experiment.partition.shards(dataset.train_images, dataset.train_labels, dataset.num_classes)
     federation = Federation(

@@ -16,7 +16,12 @@ _DECIBELS = {
     f"{who}_psnr_{what}": Number(float, 0, _HIGHEST + 1) for who in ("audit", "held_out") for what in ("mean", "max")
 }
 #: The fields a client reports with its images: means and maxima over them, nothing by image.
-AUDIT_SCALARS: Mapping[str, Number] = {"audit_images": Number(int, 0, 1 << 32), **_DECIBELS, **_SHARES}
+AUDIT_SCALARS: Mapping[str, Number] = {
+    "audit_images": Number(int, 0, 1 << 32),
+    "held_out_images": Number(int, 0, 1 << 32),
+    **_DECIBELS,
+    **_SHARES,
+}
 
 
 def copy_audit(
@@ -35,7 +40,6 @@ def copy_audit(
         if len(rows) > 1:
             held_out.append(_nearest(real[picks.to(device)], real, rows, sources[i][: len(picks)], without=picks))
     return {
-        "audit_images": sum(len(psnr) for psnr, _ in audit),
         **_summary("audit", audit),
         **_summary("held_out", held_out),
     }
@@ -44,16 +48,16 @@ def copy_audit(
 def pool_audits(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """One audit from several clients': means weighted by images, maxima over all."""
     parts = [r for r in replies if r["audit_images"] > 0]
-    images = sum(r["audit_images"] for r in parts)
-    if not images:
+    if not parts:
         return {}
-    pooled: dict[str, float] = {"images": images}
-    for name in (*_DECIBELS, *_SHARES):
-        if name.endswith("_max"):
-            pooled[name.removeprefix("audit_")] = max(r[name] for r in parts)
-        else:
-            pooled[name.removeprefix("audit_")] = sum(r[name] * r["audit_images"] for r in parts) / images
-    return pooled
+    pooled: dict[str, float] = {}
+    for who in ("audit", "held_out"):
+        images = sum(r[f"{who}_images"] for r in parts)
+        pooled[f"{who}_images"] = images
+        pooled[f"{who}_psnr_max"] = max(r[f"{who}_psnr_max"] for r in parts)
+        for name in (f"{who}_psnr_mean", f"{who}_from_source"):
+            pooled[name] = sum(r[name] * r[f"{who}_images"] for r in parts) / max(1, images)
+    return {name.removeprefix("audit_"): value for name, value in pooled.items()}
 
 
 def _nearest(
@@ -74,6 +78,7 @@ def _summary(prefix: str, found: list[tuple[Tensor, Tensor]]) -> dict[str, float
     psnr = torch.cat([p for p, _ in found]) if found else torch.zeros(1)
     hits = torch.cat([h for _, h in found]) if found else torch.zeros(1, dtype=torch.bool)
     return {
+        f"{prefix}_images": len(psnr) if found else 0,
         f"{prefix}_psnr_mean": float(psnr.mean()),
         f"{prefix}_psnr_max": float(psnr.max()),
         f"{prefix}_from_source": float(hits.float().mean()),

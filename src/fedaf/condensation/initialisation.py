@@ -3,28 +3,32 @@
 import torch
 from torch import Tensor
 
-from fedaf.condensation.options import CondensationOptions
+from fedaf.condensation.options import FEWEST_IN_A_MEAN, CondensationOptions
 from fedaf.data.pixels import normalise
 from fedaf.protocol import Key, Shard, Task
+
+NO_SOURCE = -1
 
 
 def initial_images(
     shard: Shard, classes: list[int], options: CondensationOptions, task: Task, key: Key
 ) -> tuple[Tensor, Tensor]:
-    """Normalised images [classes, ipc, C, H, W], and the rows of the shard each was made from [classes, ipc, n]."""
+    """Normalised images [classes, ipc, C, H, W], and the rows of the shard each was made from [classes, ipc, n]; where
+    fewer than n were, ``NO_SOURCE`` fills up."""
     ipc, generator = options.ipc, key.torch()
     if options.init == "noise":
         images = torch.randn(len(classes), ipc, *task.image_shape, generator=generator)
         return images, torch.empty(len(classes), ipc, 0, dtype=torch.int64)
-    each = options.init_mean_of if options.init == "mean" else 1
     images = torch.empty(len(classes), ipc, *task.image_shape)
-    sources = torch.empty(len(classes), ipc, each, dtype=torch.int64)
+    sources = torch.full((len(classes), ipc, options.init_mean_of if options.init == "mean" else 1), NO_SOURCE)
     for i, label in enumerate(classes):
         rows = shard.rows_of(label)
         if options.init == "mean":
+            # of a small class, fewer than named: the mean of all of it would be the same image every time
+            each = min(options.init_mean_of, max(FEWEST_IN_A_MEAN, len(rows) // 2))
             picks = torch.stack([torch.randperm(len(rows), generator=generator)[:each] for _ in range(ipc)])
         else:
             picks = torch.randperm(len(rows), generator=generator).repeat(-(-ipc // len(rows)))[:ipc, None]
-        sources[i] = rows[picks]
-        images[i] = normalise(shard.images[sources[i]], task.mean, task.std).mean(1)
+        sources[i, :, : picks.shape[1]] = rows[picks]
+        images[i] = normalise(shard.images[rows[picks]], task.mean, task.std).mean(1)
     return images, sources

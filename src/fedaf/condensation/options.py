@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from fedaf.protocol import Options
 
+FEWEST_IN_A_MEAN = 5  # a mean of fewer shows them
+
 
 class CondensationOptions(Options):
     ipc: int = Field(50, ge=1, description="condensed images per class (IPC)")
@@ -18,7 +20,9 @@ class CondensationOptions(Options):
     image_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the condensed images")
     image_clip: float | None = Field(None, gt=0, description="clip each client's image gradient to this norm")
     init: Literal["mean", "noise", "real"] = Field("mean", description="what condensed images start from")
-    init_mean_of: int = Field(10, ge=5, description="how many random images of the class a mean is taken of")
+    init_mean_of: int = Field(
+        10, ge=FEWEST_IN_A_MEAN, description="how many random images a mean is taken of; at most half of a small class"
+    )
     allow_real_init: bool = Field(False, description="permit init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(True, description="go on from the client's images of its last round")
     bn_mode: Literal["eval", "batch"] = Field("eval", description="BatchNorm while condensing: running or batch stats")

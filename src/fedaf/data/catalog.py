@@ -124,6 +124,8 @@ def _images(path: Path, key: str, array: np.ndarray) -> Tensor:
         raise UserError(f"{key} in {path} must be uint8 [N, H, W, C], not {array.dtype} {list(array.shape)}.")
     if array.ndim == 3:
         array = array[..., None]
+    if array.shape[3] > 4 >= array.shape[1]:
+        raise UserError(f"{key} in {path} looks like [N, C, H, W], {list(array.shape)}; it must be [N, H, W, C].")
     return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedaf.protocol import Key, ServerState, Tensors, UserError, pack, prefixed, select
 
-_LATEST = "LATEST"
+LATEST = "LATEST"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     write_atomically(temporary / "state.json", json.dumps(facts))
     shutil.rmtree(folder / name, ignore_errors=True)  # left by a run that was killed before it named it LATEST
     temporary.rename(folder / name)
-    write_atomically(folder / _LATEST, name)
+    write_atomically(folder / LATEST, name)
     if keep:
         for old in sorted(folder.glob("round-*"), key=_round_of)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
@@ -68,7 +68,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
 def load(folder: Path) -> Checkpoint:
     """The checkpoint that ``LATEST`` names."""
     try:
-        latest = folder / (folder / _LATEST).read_text().strip()
+        latest = folder / (folder / LATEST).read_text().strip()
         facts = json.loads((latest / "state.json").read_text())
         run = str(facts["run"])
         server = ServerState(
@@ -85,6 +85,9 @@ def load(folder: Path) -> Checkpoint:
 
 
 def _flatten(records: Mapping[str, Tensors]) -> dict[str, Tensor]:
+    for record in records:
+        if "/" in record:
+            raise ValueError(f"the record {record!r} has a '/' in its name, which separates records from tensors")
     return {name: t for record, tensors in records.items() for name, t in prefixed(f"{record}/", tensors).items()}
 
 

@@ -5,9 +5,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from fedaf.federation.observer import Observer
 from fedaf.federation.transport import Replied, Request, Transport
-from fedaf.protocol import BelowQuorum, Engine, Key, Method, Payload, Phase, Refused, ServerState
+from fedaf.protocol import BelowQuorum, Engine, FedafError, Key, Method, Payload, Phase, Refused, ServerState
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def play_round(
     server = server.next_round()
     active = participants(clients, terms.participation, server.key.fold("participants", server.round))
     report = RoundReport(active)
-    needed = math.ceil(terms.quorum * len(active))
+    needed = max(1, math.ceil(terms.quorum * len(active) - 1e-9))  # 0.07 of 100 is 7, whatever floats say
     observer.round_started(server.round)
     for phase in method.phases:
         observer.phase_started(phase.name, len(active))
@@ -77,11 +79,10 @@ def play_round(
         }
         replies = _collect(phase, requests, transport, report, observer)
         active = list(replies)
-        if len(active) < max(1, needed):
-            reasons = "; ".join(f"{client}: {reason}" for client, reason in report.failures.items())
+        if len(active) < needed:
             raise BelowQuorum(
                 f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients answered, "
-                f"{max(1, needed)} are needed ({reasons})."
+                f"{needed} are needed ({_by_reason(report.failures)})."
             )
         server = phase.fold(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
@@ -89,7 +90,16 @@ def play_round(
     started = time.perf_counter()
     server = method.finish(server, engine)
     report.seconds["server"] = time.perf_counter() - started
+    if not all(bool(torch.isfinite(t).all()) for t in server.model.values() if t.is_floating_point()):
+        raise FedafError(f"round {server.round}: the server's model is no longer finite; lower its learning rate.")
     return server, report
+
+
+def _by_reason(failures: Mapping[str, str]) -> str:
+    clients: dict[str, list[str]] = {}
+    for client, reason in failures.items():
+        clients.setdefault(reason, []).append(client)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in clients.items())
 
 
 def _collect(

@@ -38,13 +38,6 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
-    @classmethod
-    def reopen(cls, path: Path) -> "RunDirectory":
-        """The directory of an earlier run."""
-        if not (path / CONFIG).is_file():
-            raise UserError(f"{path} is not a run directory of fedaf: it has no {CONFIG}.")
-        return cls(path)
-
     def close(self) -> None:
         os.close(self._lock)
 
@@ -53,7 +46,7 @@ class RunDirectory:
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         with open(self.path / METRICS, "a") as file:
-            file.write(json.dumps(metrics) + "\n")
+            file.write(json.dumps(metrics, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

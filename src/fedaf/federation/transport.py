@@ -15,7 +15,7 @@ _HEADER_FIELDS = {"run": str, "round": int, "phase": str, "accepted": int, "key"
 class Request:
     """One ask on its way to one client. ``accepted`` is the last round of this client that the server accepted:
     the client keeps the state of that round and discards any later one. ``key`` is this client's own, of this round
-    and phase: nobody can tell another's from it. ``seconds`` is the time the client has, if it is bounded."""
+    and phase: it tells neither another's nor the run's seed. ``seconds`` is the time the client has, if bounded."""
 
     run: str
     round: int

@@ -45,6 +45,7 @@ from fedaf.training.evaluate import predict
 from fedaf.training.fit import Loss, cross_entropy, fit
 
 _CONDENSED = "condensed:"  # one record of server memory for each client
+_LARGEST_LOGIT = 1e4  # one client's absurd logit would steer all its peers
 
 
 class FedAFOptions(CondensationOptions):
@@ -76,7 +77,7 @@ class Knowledge(Phase):
         return Schema(
             {
                 "classes": Field(torch.int64, ("owned",), low=0, high=classes - 1),
-                "mean_logits": Field(torch.float32, ("owned", classes)),
+                "mean_logits": Field(torch.float32, ("owned", classes), low=-_LARGEST_LOGIT, high=_LARGEST_LOGIT),
                 "soft_labels": Field(torch.float32, ("owned", classes), low=0, high=1),
             },
             lengths={"owned": (0, classes)},

@@ -1,6 +1,7 @@
 """The methods by name; a method of one's own is named ``module:Class``."""
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 
@@ -24,8 +25,10 @@ def find(name: str) -> type[Method]:
         sys.path.append(here)  # as `python -m` does: an installed command does not look where it is called
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as error:
         raise UserError(f"method {name!r} cannot be loaded ({error}); it must be module:Class.") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"method {name!r} is not a class derived from fedaf.protocol.Method.")
+    if inspect.isabstract(found):
+        raise UserError(f"method {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}.")
     return found

@@ -63,10 +63,7 @@ def _last_linear(model: nn.Module, example: Tensor) -> str:
     for handle in handles:
         handle.remove()
     if not called:
-        raise UserError(
-            "the model has no Linear layer to take features before; end it with one, or name its classifier "
-            "with model.classifier."
-        )
+        raise UserError("the model has no Linear layer to take features before; end it with one.")
     return called[-1]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedaf.errors import Refused
 from fedaf.protocol.payload import Payload, Scalar, Tensors
 
+_LARGEST_WEIGHT = 1e6  # one finite but absurd weight would make the average of all absurd
 _LARGEST = 1 << 1023  # whole numbers beyond it are no floats
 _HEADER_ALLOWANCE = 1 << 20  # framing around the content: names, shapes, offsets
 
@@ -92,12 +93,14 @@ class Schema:
 
 
 def like(tensors: Tensors) -> dict[str, Field]:
-    """Fields for a model like the one in ``tensors``: the same names, types and shapes, finite values, and no
-    negative variances or counts of batches."""
-    return {
-        name: Field(t.dtype, tuple(t.shape), low=0 if name.endswith(("running_var", "num_batches_tracked")) else None)
-        for name, t in tensors.items()
-    }
+    """Fields for a model like the one in ``tensors``: the same names, types and shapes, values no training reaches
+    left out, no negative variances or counts of batches."""
+
+    def bounds(name: str, tensor: Tensor) -> tuple[float | None, float | None]:
+        low = 0 if name.endswith(("running_var", "num_batches_tracked")) else -_LARGEST_WEIGHT
+        return (low, _LARGEST_WEIGHT) if tensor.is_floating_point() else (low, None)
+
+    return {name: Field(t.dtype, tuple(t.shape), *bounds(name, t)) for name, t in tensors.items()}
 
 
 def _same_names(kind: str, given: Mapping[str, object], expected: Mapping[str, object]) -> None:

@@ -40,8 +40,8 @@ def bubbles(run: Path, path: Path) -> Path:
     x, y = np.meshgrid(np.arange(clients), np.arange(classes), indexing="ij")
     axes.scatter(x.ravel(), y.ravel(), s=220 * grid.ravel() / grid.max(), alpha=0.7)
     axes.set(xlabel="client", ylabel="class", title="samples of each class")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+    for axis, count in ((axes.xaxis, clients), (axes.yaxis, classes)):
+        axis.set_ticks(range(0, count, 1 + count // 30))
     return _save(figure, path)
 
 

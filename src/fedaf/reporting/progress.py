@@ -37,7 +37,8 @@ class PlainProgress(Observer):
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._clock.start(rounds, first_round)
-        self._say(f"{title} on {device}: rounds {first_round} to {rounds}")
+        left = f"rounds {first_round} to {rounds}" if first_round <= rounds else "already finished"
+        self._say(f"{title} on {device}: {left}")
 
     def round_started(self, round: int) -> None:
         self._clock.round = round

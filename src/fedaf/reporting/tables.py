@@ -70,8 +70,9 @@ def audit_sentence(result: Mapping[str, Any]) -> str | None:
     if not audit:
         return None
     return (
-        f"Copy audit of {result['method']}: shared images lie {audit['psnr_mean']:.1f} dB from their nearest private "
-        f"image (at most {audit['psnr_max']:.1f}), unseen real ones {audit['held_out_psnr_mean']:.1f} "
-        f"(at most {audit['held_out_psnr_max']:.1f}); nearest is a source in {100 * audit['from_source']:.0f} % "
-        f"({100 * audit['held_out_from_source']:.0f} % by chance)."
+        f"Copy audit of {result['method']}, worst round: "
+        f"likeness to the nearest private image (PSNR, higher is closer) "
+        f"{audit['psnr_mean']:.1f} dB on average, {audit['psnr_max']:.1f} at most; of unseen real images "
+        f"{audit['held_out_psnr_mean']:.1f} and {audit['held_out_psnr_max']:.1f}. The nearest is an image it was made "
+        f"from for {100 * audit['from_source']:.0f} % ({100 * audit['held_out_from_source']:.0f} % by chance)."
     )

@@ -13,10 +13,11 @@ _BATCH = 1000
 def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Tensor:
     """Logits [N, classes] of uint8 images, with the model in eval mode; the result stays on the device."""
     model.to(engine.device).eval()
-    parts = [
-        model(normalise(part.to(engine.device), task.mean, task.std)) for part in images.split(_BATCH) if len(part)
-    ]
-    return torch.cat(parts) if parts else torch.empty(0, task.num_classes, device=engine.device)
+    parts = []
+    for part in images.split(_BATCH):
+        parts.append(model(normalise(part.to(engine.device), task.mean, task.std)))
+        engine.tick(len(parts) * _BATCH, len(images))
+    return torch.cat(parts)
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> float:
