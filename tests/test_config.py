@@ -262,3 +262,19 @@ def test_a_wrong_setting_is_one_sentence_that_names_it(tables, words):
 def test_a_file_that_has_something_else_in_place_of_a_table_is_a_user_error(file):
     with pytest.raises(UserError, match="run"):
         build(merge(file, from_flags(rounds=1)))
+
+
+@pytest.mark.parametrize("kind", ["Tuple", "Dict", "Name"])
+def test_options_of_ones_own_that_toml_cannot_hold_are_refused_at_once(kind, tmp_path, monkeypatch):
+    fields = {"Tuple": "x: tuple[int, ...] = (1, 2)", "Dict": "x: dict[str, int] = {'a': 1}", "Name": "name: str = 'x'"}
+    (tmp_path / f"own_{kind}.py").write_text(
+        "from fedaf.protocol import Method, Options\n"
+        "class Own(Method):\n"
+        "    class Options(Options):\n"
+        f"        {fields[kind]}\n"
+        "    @property\n"
+        "    def phases(self): return ()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match="TOML"):
+        build({"method": {"name": f"own_{kind}:Own"}})

@@ -119,11 +119,13 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     options = merged.pop("method", {})
     options.pop("name", None)
     validated = _validate(_Tables, merged, "")
-    return Config(
+    config = Config(
         **{name: getattr(validated, name) for name in _Tables.model_fields},
         method_name=method_name,
         method=_validate(method.Options, options, "method", owner=method_name),
     )
+    _must_be_readable_again(config)
+    return config
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -204,6 +206,19 @@ def describe(config: Config) -> list[tuple[str, str, str]]:
         for table, values in tables.items()
         for key, field in type(values).model_fields.items()
     ]
+
+
+def _must_be_readable_again(config: Config) -> None:
+    """A method of one's own may have options that TOML cannot hold: say so now, not when the run is resumed."""
+    advice = "give its options plain types (numbers, strings, booleans, lists of them), and none the name 'name'"
+    try:
+        table = tomllib.loads(config.to_toml())["method"]
+        table.pop("name")
+        again = type(config.method).model_validate(table)
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise UserError(f"the options of method {config.method_name} cannot be written as TOML; {advice}.") from error
+    if again != config.method or "name" in type(config.method).model_fields:
+        raise UserError(f"the options of method {config.method_name} change when written as TOML; {advice}.")
 
 
 def _must_be_names(given: Mapping[str, Any]) -> None:

@@ -85,7 +85,8 @@ def _digits() -> DataSet:
 
 def _npz(name: str, path: Path, entry: Entry | None) -> DataSet:
     if not path.is_file():
-        raise UserError(f"data set {name!r} is not at {path}; put the file there or name its folder with --data-dir.")
+        advice = "put the file there or name its folder with --data-dir" if entry else "name a file that is there"
+        raise UserError(f"data set {name!r} is not at {path}; {advice}.")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             arrays = {key: found[key] for key in ("x_train", "y_train", "x_test", "y_test")}
