@@ -107,15 +107,13 @@ class Config:
 def build(given: Settings, *, preset: str | None = None) -> Config:
     """A configuration from what was given, over the preset's values for its data set and method, over defaults."""
     tables = merge(given)
-    chosen: Any = preset or tables.pop("preset", None) or "paper"
+    in_file = tables.pop("preset", None)
+    chosen: Any = preset or in_file or "paper"
     dataset = tables.get("data", {}).get("name", "digits")
     method_name = tables.get("method", {}).get("name", "fedaf")
     _must_be_names({"preset": chosen, "data.name": dataset, "method.name": method_name})
     method = methods.find(method_name)
-    merged: dict[str, Any] = {"preset": chosen}
-    defaults = preset_values(chosen, dataset, method_name)
-    tables.pop("preset", None)
-    merged |= merge(defaults, tables)
+    merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method_name), tables)}
     options = merged.pop("method", {})
     options.pop("name", None)
     validated = _validate(_Tables, merged, "")
