@@ -24,6 +24,10 @@ def write_npz(path: Path, **changes) -> Path:
 
 BAD_FLAGS = {
     "a data set nearly named": (["--dataset", "digit"], ["unknown data set 'digit'", "'digits'", "npz:FILE"]),
+    "alpha for a split without one": (
+        ["--alpha", "0.5", "--set", "partition.kind=iid"],
+        ["alpha", "no effect", "'iid'"],
+    ),
     "a data set with a dash": (["--dataset", "cifar-10"], ["'cifar10'"]),
     "a method nearly named": (["--method", "fedav"], ["unknown method 'fedav'", "'fedavg'", "module:Class"]),
     "a method that is nowhere": (["--method", "no_such_module:Method"], ["no_such_module", "module:Class"]),

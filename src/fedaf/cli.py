@@ -115,6 +115,7 @@ def run(
 
     layers = _layers(config, flags, settings)
     built = configuration.build(configuration.merge(*layers), preset=preset)
+    configuration.refuse_idle(flags, built)
     experiment = prepare(built)
     target = out or _new_directory(f"{_slug(built.data.name)}-{_slug(built.method_name)}-seed{built.run.seed}")
     _announce(experiment, console, quiet)
@@ -155,11 +156,13 @@ def compare(
         _nothing_beside_resume(config, preset, out, settings, given)
         _compare_again(resume, console, verbose, quiet)
         return
+    from fedaf import config as configuration
     from fedaf.experiment import prepare
     from fedaf.federation.run_directory import refuse_in_use
 
     names = [name.strip() for name in (method or "fedaf,fedavg").split(",") if name.strip()]
     configs = _configs(names, _layers(config, flags, settings), preset)
+    configuration.refuse_idle(flags, next(iter(configs.values())))
     experiments = {name: prepare(built) for name, built in configs.items()}
     first = next(iter(configs.values()))
     target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")

@@ -176,6 +176,15 @@ def from_flags(**given: Any) -> dict[str, Any]:
     return merge(*(setting(_FLAGS[name], value) for name, value in given.items() if value is not None))
 
 
+def refuse_idle(flags: Mapping[str, Any], config: Config) -> None:
+    """Raise ``UserError`` for a flag that was given but has no effect on this kind of split."""
+    kind = config.partition.kind
+    idle = {"dirichlet": (), "file": ("alpha", "clients")}.get(kind, ("alpha",))
+    for name in idle:
+        if flags.get(name) is not None:
+            raise UserError(f"{name} has no effect on a split of kind {kind!r}; leave it out or change partition.kind.")
+
+
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Later layers win, key by key within tables. What is not a table stands outside of one, and is refused."""
     result: dict[str, Any] = {}

@@ -113,6 +113,7 @@ def run(
         data_dir=str(data_dir) if data_dir is not None else None,
     )
     config = configuration.build(configuration.merge(named, {"method": options}, *layers), preset=preset)
+    configuration.refuse_idle({"alpha": alpha, "clients": clients}, config)
     experiment = prepare(config)
     if out is not None:
         return execute(experiment, Path(out), observer or Observer())
