@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -226,3 +227,19 @@ def test_a_disk_that_fills_up_costs_the_round_and_not_the_run(call, tmp_path):
     code, _, err = call("run", "--resume", "run", "-q")
     assert (code, err) == (0, "")
     assert result_of(run)["curve"] == result_of(tmp_path / "whole")["curve"]
+
+
+@pytest.mark.parametrize("left", [[], ["config.toml"], ["config.toml", "partition.json"]], ids=" ".join)
+def test_a_comparison_cut_short_is_finished_and_what_was_done_stays(call, tmp_path, left):
+    assert call("compare", *TINY, "--set", "method.local_epochs=1", "--out", "c", "-q")[0] == 0
+    done, cut = tmp_path / "c" / "fedaf" / "result.json", tmp_path / "c" / "fedavg"
+    before, curve = done.read_bytes(), result_of(cut)["curve"]
+    kept = {name: (cut / name).read_text() for name in left}
+    shutil.rmtree(cut)
+    if kept:
+        cut.mkdir()
+    for name, text in kept.items():
+        (cut / name).write_text(text)
+    assert call("compare", "--resume", "c", "-q")[0] == 0
+    assert done.read_bytes() == before
+    assert result_of(cut)["curve"] == curve

@@ -37,13 +37,18 @@ def classes_by_client(split: Partition, labels: np.ndarray) -> list[int]:
     return [len(np.unique(labels[rows])) for rows in split.rows.values()]
 
 
+def drawn(labels: np.ndarray, clients: int, alpha: float, seed: int) -> Partition:
+    """A Dirichlet split, or no example where none gives every client a sample."""
+    try:
+        return dirichlet(labels, clients, alpha=alpha, key=Key(seed), min_size=1, max_redraws=20)
+    except UserError:
+        reject()
+
+
 @unhurried
 @given(labels=labels_of_any_kind, clients=st.integers(1, 6), alpha=st.floats(0.01, 100), seed=seeds)
 def test_a_dirichlet_split_puts_every_sample_in_exactly_one_shard(labels, clients, alpha, seed):
-    try:
-        split = dirichlet(labels, clients, alpha=alpha, key=Key(seed), min_size=1, max_redraws=20)
-    except UserError:
-        reject()
+    split = drawn(labels, clients, alpha, seed)
     assert each_once(split, len(labels))
     assert list(split.rows) == client_ids(clients)
 
@@ -82,10 +87,7 @@ def test_a_split_is_decided_by_its_key(split_by):
 @unhurried
 @given(labels=labels_of_any_kind, clients=st.integers(2, 6), alpha=st.floats(0.01, 10), seed=seeds)
 def test_a_client_with_its_equal_share_gets_no_further_class(labels, clients, alpha, seed):
-    try:
-        split = dirichlet(labels, clients, alpha=alpha, key=Key(seed), min_size=1, max_redraws=20)
-    except UserError:
-        reject()
+    split = drawn(labels, clients, alpha, seed)
     for counts in split.counts(labels, 6).values():
         held = 0
         for count in counts:

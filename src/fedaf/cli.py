@@ -107,7 +107,7 @@ def run(
     console = _console(verbose, quiet)
     flags = _flags(locals())
     if resume is not None:
-        _nothing_beside_resume(config, preset, out, settings, {k: v for k, v in flags.items() if v is not None})
+        _nothing_beside_resume(config, preset, out, settings, flags)
         _resume(resume, console, verbose, quiet)
         return
     from fedaf import config as configuration
@@ -152,19 +152,18 @@ def compare(
     console = _console(verbose, quiet)
     flags = _flags({**locals(), "method": None})
     if resume is not None:
-        given = {k: v for k, v in {**flags, "methods": method}.items() if v is not None}
-        _nothing_beside_resume(config, preset, out, settings, given)
+        _nothing_beside_resume(config, preset, out, settings, {**flags, "methods": method})
         _compare_again(resume, console, verbose, quiet)
         return
     from fedaf import config as configuration
-    from fedaf.experiment import prepare
+    from fedaf.experiment import execute, prepare
     from fedaf.federation.run_directory import refuse_in_use
 
     names = [name.strip() for name in (method or "fedaf,fedavg").split(",") if name.strip()]
     configs = _configs(names, _layers(config, flags, settings), preset)
-    configuration.refuse_idle(flags, next(iter(configs.values())))
-    experiments = {name: prepare(built) for name, built in configs.items()}
     first = next(iter(configs.values()))
+    configuration.refuse_idle(flags, first)
+    experiments = {name: prepare(built) for name, built in configs.items()}
     target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
     refuse_in_use(target)
     target.mkdir(parents=True, exist_ok=True)
@@ -172,7 +171,7 @@ def compare(
     (target / _COMPARISON).write_text(json.dumps({"runs": settings_by_run}, indent=2))
     for number, (name, experiment) in enumerate(experiments.items()):
         _announce(experiment, console, quiet, with_split=number == 0)
-        _play(experiment, target / _slug(name), console, verbose, quiet)
+        execute(experiment, target / _slug(name), _observer(console, verbose, quiet))
     _report_comparison(target, list(settings_by_run), console)
 
 
@@ -258,7 +257,10 @@ def _configs(names: Sequence[str], layers: Sequence[Mapping[str, Any]], preset: 
 def _nothing_beside_resume(
     config: Path | None, preset: str | None, out: Path | None, settings: object, flags: Mapping[str, Any]
 ) -> None:
-    given = [*flags, *(n for n, v in (("preset", preset), ("out", out), ("set", settings)) if v)]
+    given = [
+        *(name for name, value in flags.items() if value is not None),
+        *(n for n, v in (("preset", preset), ("out", out), ("set", settings)) if v),
+    ]
     given += ["the TOML file"] if config else []
     if given:
         raise UserError(f"--resume takes the settings of its directory; leave out {', '.join(map(_as_flag, given))}.")
@@ -279,7 +281,8 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
     import tomllib
 
     from fedaf import config as configuration
-    from fedaf.experiment import prepare
+    from fedaf.experiment import execute, prepare, reopen, resume
+    from fedaf.federation.run_directory import CONFIG, RESULT
 
     try:
         runs: dict[str, str] = json.loads((directory / _COMPARISON).read_text())["runs"]
@@ -287,21 +290,14 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{directory} is not a comparison of fedaf: it has no readable {_COMPARISON}.") from error
     for name, table in tables.items():
-        _play(prepare(configuration.build(table)), directory / name, console, verbose, quiet)
+        target, observer = directory / name, _observer(console, verbose, quiet)
+        if (target / RESULT).is_file():
+            continue
+        if (target / CONFIG).is_file():
+            resume(reopen(target), target, observer)
+        else:
+            execute(prepare(configuration.build(table)), target, observer)
     _report_comparison(directory, list(tables), console)
-
-
-def _play(experiment: "Experiment", target: Path, console: Console, verbose: bool, quiet: bool) -> None:
-    """Run in ``target``, or go on there; a finished run is left as it is."""
-    from fedaf.experiment import execute, reopen, resume
-
-    observer = _observer(console, verbose, quiet)
-    if (target / "result.json").is_file():
-        return
-    if (target / "config.toml").is_file():
-        resume(reopen(target), target, observer)
-    else:
-        execute(experiment, target, observer)
 
 
 def _report(result: "RunResult", console: Console) -> None:

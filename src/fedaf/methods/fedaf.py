@@ -264,9 +264,9 @@ class FedAF(Method):
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         return {
-            name.removeprefix(_CONDENSED): Exhibit(record["classes"].tolist(), record["images"])
-            for name, record in server.memory.items()
-            if name.startswith(_CONDENSED) and len(record["classes"])
+            client: Exhibit(record["classes"].tolist(), record["images"])
+            for client, record in _condensed(server).items()
+            if len(record["classes"])
         }
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
@@ -279,7 +279,7 @@ class FedAF(Method):
         )
 
     def _condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
-        records = [record for name, record in sorted(server.memory.items()) if name.startswith(_CONDENSED)]
+        records = [record for _, record in sorted(_condensed(server).items())]
         images = torch.cat([record["images"].flatten(0, 1) for record in records])
         labels = torch.cat([record["classes"].repeat_interleave(self.options.ipc) for record in records])
         return images, labels
@@ -304,6 +304,13 @@ class FedAF(Method):
             return {"ce": ce, "lgkm": options.lambda_glob * lgkm}
 
         return loss
+
+
+def _condensed(server: ServerState) -> dict[str, Tensors]:
+    """The last accepted images of each client."""
+    return {
+        name.removeprefix(_CONDENSED): record for name, record in server.memory.items() if name.startswith(_CONDENSED)
+    }
 
 
 def _ascending_classes(tensors: Tensors) -> None:
