@@ -58,8 +58,7 @@ class Rounds:
 
 
 def shards(experiment: Experiment) -> dict[str, Shard]:
-    data = experiment.dataset
-    return experiment.partition.shards(data.train_images, data.train_labels, data.num_classes)
+    return dict(experiment.partition.shards(experiment.dataset))
 
 
 def local(experiment: Experiment, engine: EagerEngine | None = None) -> LocalTransport:

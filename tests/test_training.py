@@ -6,11 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaf.condensation.augmentation import AUGMENTATIONS, augment
+from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.methods.fedavg import weighted_average
 from fedaf.protocol import DeadlineExceeded, Key, Task
-from fedaf.training.evaluate import accuracy, predict
+from fedaf.training.evaluate import predict, score
 from fedaf.training.fit import fit
 
 ENGINE = EagerEngine(torch.device("cpu"))
@@ -312,9 +313,16 @@ class ByBrightness(nn.Module):
 def test_accuracy_is_the_per_cent_classified_right_in_eval_mode() -> None:
     images = torch.tensor([0, 10, 250, 240], dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
     model = ByBrightness().train()
-    assert accuracy(model, images, torch.tensor([0, 0, 2, 2]), TASK, ENGINE) == 100
-    assert accuracy(model, images, torch.tensor([0, 1, 2, 2]), TASK, ENGINE) == 75
-    assert accuracy(model, images, torch.tensor([1, 1, 1, 0]), TASK, ENGINE) == 0
+    for labels, percent in (([0, 0, 2, 2], 100), ([0, 1, 2, 2], 75), ([1, 1, 1, 0], 0)):
+        assert score(model, Split(images, torch.tensor(labels)), (), TASK, ENGINE).accuracy == percent
+
+
+def test_accuracy_over_domains_is_their_plain_mean_whatever_their_sizes() -> None:
+    images = torch.tensor([0, 0, 255, 255]).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    test = Split(images, torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 0, 2]))
+    scored = score(ByBrightness(), test, ("photo", "empty", "sketch"), TASK, ENGINE)
+    assert scored.by_domain == {"photo": pytest.approx(100 / 3), "sketch": 100}
+    assert scored.accuracy == pytest.approx(200 / 3)
 
 
 def test_predictions_keep_the_order_of_more_images_than_one_batch_holds() -> None:

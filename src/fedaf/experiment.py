@@ -18,7 +18,7 @@ import fedaf
 from fedaf import config as configuration
 from fedaf.config import Config
 from fedaf.data import catalog, partition
-from fedaf.data.catalog import DataSet
+from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
 from fedaf.engine import EagerEngine, resolve_device
 from fedaf.federation.checkpoint import LATEST
@@ -50,7 +50,7 @@ class Experiment:
     @property
     def counts(self) -> dict[str, list[int]]:
         """Samples of each class by client."""
-        return self.partition.counts(self.dataset.train_labels.numpy(), self.dataset.num_classes)
+        return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
     method_class = methods.find(config.method_name)
     data = catalog.load(config.data.name, Path(config.data.dir))
     task = _task(config, data)
-    split = Partition.read(saved_partition, len(data.train_labels)) if saved_partition else _split(config, data)
+    split = Partition.read(saved_partition, len(data.train)) if saved_partition else _split(config, data)
     if split.redraws:
         log.info(
             "the split was drawn %d times until every client had %d samples",
@@ -173,7 +173,7 @@ def resume(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 
 
 def _start(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
-    labels = experiment.dataset.train_labels.numpy()
+    labels = experiment.dataset.train.labels.numpy()
     directory.write(PARTITION, experiment.partition.to_json(labels, experiment.dataset.num_classes))
     return _play(experiment, directory, observer, resumed=False)
 
@@ -192,13 +192,13 @@ def _threads(count: int | None) -> Iterator[None]:
 def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *, resumed: bool) -> RunResult:
     config = experiment.config
     dataset, engine = experiment.dataset, experiment.engine
-    shards = experiment.partition.shards(dataset.train_images, dataset.train_labels, dataset.num_classes)
+    shards = experiment.partition.shards(dataset)
     federation = Federation(
         method=experiment.method,
         transport=LocalTransport(shards, engine),
         clients=list(shards),
-        test_images=dataset.test_images,
-        test_labels=dataset.test_labels,
+        test=dataset.test,
+        domains=dataset.domains,
         engine=engine.watch(lambda done, total: observer.progressed("server", done, total)),
         directory=directory,
         terms=Terms(config.federation.participation, config.federation.quorum, config.federation.deadline),
@@ -249,7 +249,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _task(config: Config, data: DataSet) -> Task:
-    channels, height, width = data.train_images.shape[1:]
+    channels, height, width = data.train.images.shape[1:]
     mean, std = tuple(config.data.mean or data.mean), tuple(config.data.std or data.std)
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
         raise UserError(f"data.mean and data.std must have {channels} values each, one a channel, with std above 0.")
@@ -263,7 +263,7 @@ def _make_model(config: Config, task: Task, key: Key) -> nn.Module:
 
 def _split(config: Config, data: DataSet) -> Partition:
     table, key = config.partition, Key(config.run.seed).fold("partition")
-    labels = data.train_labels.numpy()
+    labels = data.train.labels.numpy()
     if table.kind == "file":
         if table.path is None:
             raise UserError("partition.kind = 'file' needs partition.path, a partition.json of an earlier run.")

@@ -25,8 +25,7 @@ def work(message: Message, context: Context) -> Message:
     from fedaf.federation.transport import Request
 
     request, experiment = Request.decode(from_records(message.content)), experiment_of(context)
-    data = experiment.dataset
-    shards = experiment.partition.shards(data.train_images, data.train_labels, data.num_classes)
+    shards = experiment.partition.shards(experiment.dataset)
     name = list(shards)[int(context.node_config["partition-id"])]
     file = Path(str(context.node_config["state-dir"])) / f"{name}.safetensors"
     phase = experiment.method.phase(request.phase)

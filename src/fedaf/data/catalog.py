@@ -9,25 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedaf.data.dataset import DataSet, Split
 from fedaf.naming import nearest
 from fedaf.protocol import Key, UserError
 
 _DIGITS_SPLIT = Key(20240617)  # the test split of digits is the same in every run, whatever its seed
 _OWN_MEAN, _OWN_STD = 0.5, 0.25  # nobody in a federation holds the training split, so own data get constants
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set with its test split. Images are uint8 [N, C, H, W], labels int64 [N]."""
-
-    name: str
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -78,9 +65,8 @@ def _digits() -> DataSet:
         rows = rng.permutation(np.flatnonzero(raw.target == label))
         test[torch.from_numpy(rows[: round(len(rows) / 5)])] = True
     entry = CATALOG["digits"]
-    return DataSet(
-        "digits", images[~test], labels[~test], images[test], labels[test], 10, mean=entry.mean, std=entry.std
-    )
+    train, held_out = Split(images[~test], labels[~test]), Split(images[test], labels[test])
+    return DataSet("digits", train, held_out, 10, mean=entry.mean, std=entry.std)
 
 
 def _npz(name: str, path: Path, entry: Entry | None) -> DataSet:
@@ -110,10 +96,8 @@ def _npz(name: str, path: Path, entry: Entry | None) -> DataSet:
             )
     return DataSet(
         name,
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
+        Split(train_images, train_labels),
+        Split(test_images, test_labels),
         num_classes,
         mean=entry.mean if entry else (_OWN_MEAN,) * channels,
         std=entry.std if entry else (_OWN_STD,) * channels,

@@ -3,13 +3,14 @@
 import json
 import operator
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from fedaf.data.dataset import DataSet
 from fedaf.protocol import Key, Shard, UserError
 
 
@@ -21,9 +22,8 @@ class Partition:
     rows: dict[str, np.ndarray]
     redraws: int = 0
 
-    def shards(self, images: Tensor, labels: Tensor, num_classes: int) -> dict[str, Shard]:
-        index = {name: torch.from_numpy(rows) for name, rows in self.rows.items()}
-        return {name: Shard(images[rows], labels[rows], num_classes) for name, rows in index.items()}
+    def shards(self, data: DataSet) -> "Shards":
+        return Shards(self, data)
 
     def counts(self, labels: np.ndarray, num_classes: int) -> dict[str, list[int]]:
         """Samples of each class by client."""
@@ -52,6 +52,23 @@ class Partition:
         return cls(rows, redraws)
 
 
+class Shards(Mapping[str, Shard]):
+    """Each client's data, taken out of the data set when asked for and not kept: it may be larger than memory."""
+
+    def __init__(self, partition: Partition, data: DataSet) -> None:
+        self._rows, self._data = partition.rows, data
+
+    def __getitem__(self, client: str) -> Shard:
+        rows, split = torch.from_numpy(self._rows[client]), self._data.train
+        return Shard(split.images[rows].contiguous(), split.labels[rows], self._data.num_classes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
 def client_ids(clients: int) -> list[str]:
     width = len(str(clients - 1))
     return [f"client-{k:0{width}d}" for k in range(clients)]
@@ -61,6 +78,14 @@ def iid(labels: np.ndarray, clients: int, key: Key) -> Partition:
     """Equal shares of a random order."""
     _enough_samples(labels, clients)
     return _partition(np.array_split(key.numpy().permutation(len(labels)), clients))
+
+
+def by_domain(domains: np.ndarray, names: Sequence[str]) -> Partition:
+    """One client for each domain, called like it."""
+    ids = [re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:64] for name in names]
+    if len(set(ids)) < len(ids):
+        raise UserError(f"domains {', '.join(names)} do not differ in letters and digits; rename their folders.")
+    return Partition({name: np.flatnonzero(domains == number) for number, name in enumerate(ids)})
 
 
 def shards_per_client(labels: np.ndarray, clients: int, shards: int, key: Key) -> Partition:

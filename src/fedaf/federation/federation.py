@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
+from fedaf.data.dataset import Split
 from fedaf.federation import checkpoint
 from fedaf.federation.checkpoint import Checkpoint
 from fedaf.federation.observer import Observer
@@ -15,7 +14,7 @@ from fedaf.federation.rounds import RoundReport, Terms, play_round
 from fedaf.federation.run_directory import RunDirectory
 from fedaf.federation.transport import Transport
 from fedaf.protocol import Engine, Key, Method, ServerState
-from fedaf.training.evaluate import accuracy
+from fedaf.training.evaluate import score
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Federation:
     method: Method
     transport: Transport
     clients: Sequence[str]
-    test_images: Tensor
-    test_labels: Tensor
+    test: Split
+    domains: Sequence[str]
     engine: Engine
     directory: RunDirectory
     terms: Terms
@@ -77,11 +76,12 @@ class Federation:
         started = time.perf_counter()
         model = self.method.build_model(server.key)
         model.load_state_dict(server.model)
-        percent = accuracy(model, self.test_images, self.test_labels, self.method.task, self.engine)
+        scored = score(model, self.test, self.domains, self.method.task, self.engine)
         report.seconds["evaluate"] = time.perf_counter() - started
         return {
             "round": server.round,
-            "accuracy": percent,
+            "accuracy": scored.accuracy,
+            **({"accuracy_by_domain": scored.by_domain} if scored.by_domain else {}),
             **server.log,
             "seconds": report.seconds,
             "upload_bytes": report.upload,
@@ -92,17 +92,20 @@ class Federation:
 
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of a run from its metrics: accuracy, mean bytes per client and round, seconds, the copy audit."""
+    """The figures of a run from its metrics: accuracy (by domain: that of the best round), mean bytes per client and
+    round, seconds, the copy audit."""
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
 
     def bytes_of(name: str) -> float:
         return sum(sum(by_client.values()) for m in rounds for by_client in m[name].values()) / max(1, asked)
 
+    best = max(rounds, key=lambda m: float(m["accuracy"]), default={})
     audits = [m["copy_audit"] for m in rounds if m.get("copy_audit")]
     return {
         "rounds": len(rounds),
-        "best_accuracy": max(curve, default=None),
+        "best_accuracy": best.get("accuracy"),
+        "best_accuracy_by_domain": best.get("accuracy_by_domain"),
         "last_accuracy": curve[-1] if curve else None,
         "curve": curve,
         "upload_bytes_per_client_round": bytes_of("upload_bytes"),

@@ -1,8 +1,12 @@
 """Testing a model."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.protocol import Engine, Task
 
@@ -20,7 +24,26 @@ def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Ten
     return torch.cat(parts)
 
 
-def accuracy(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> float:
-    """Per cent of images classified right."""
-    right = (predict(model, images, task, engine).argmax(1) == labels.to(engine.device)).sum()
-    return 100 * int(right) / len(labels)
+@dataclass(frozen=True)
+class Score:
+    """Per cent of images classified right. With domains ``accuracy`` is the plain mean over them, so that a large one
+    does not hide a small one."""
+
+    accuracy: float
+    by_domain: Mapping[str, float]
+
+
+def score(model: nn.Module, test: Split, domains: Sequence[str], task: Task, engine: Engine) -> Score:
+    right = predict(model, test.images, task, engine).argmax(1).cpu() == test.labels
+    if test.domains is None:
+        return Score(_percent(right), {})
+    by_domain = {
+        name: _percent(right[test.domains == number])
+        for number, name in enumerate(domains)
+        if bool((test.domains == number).any())
+    }
+    return Score(sum(by_domain.values()) / len(by_domain), by_domain)
+
+
+def _percent(right: Tensor) -> float:
+    return 100 * int(right.sum()) / len(right)
