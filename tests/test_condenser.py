@@ -61,6 +61,7 @@ def run(
     model: nn.Module = LINEAR,
     weights_at: Callable[[int], Tensors] = lambda step: linear_weights(),
     lambda_loc: float = 0.5,
+    match_logits: bool = False,
     engine: EagerEngine | None = None,
 ) -> list[Condensed]:
     return condense(
@@ -68,6 +69,7 @@ def run(
         backbone=Backbone(model, TASK, CPU),
         weights_at=weights_at,
         lambda_loc=lambda_loc,
+        match_logits=match_logits,
         options=options,
         task=TASK,
         engine=engine or EagerEngine(CPU),
@@ -115,6 +117,17 @@ def test_without_targets_the_step_is_that_of_distribution_matching_alone() -> No
     torch.testing.assert_close(result.images, job.images - 0.3 * dm.view_as(job.images), rtol=1e-5, atol=1e-5)
     assert result.loss_cdc == 0
     assert result.gradient_ratio == 0
+
+
+def test_matching_logits_adds_the_gradient_of_their_mean_distance() -> None:
+    job = job_of(shard_of([10, 100, 200]), [0, 2], targets=False)
+    (result,) = run([job], options_of(image_lr=0.01), match_logits=True)
+    matrix = linear_weights()["1.weight"]
+    for i, label in enumerate(job.classes):
+        gap = job.images[i].flatten(1).mean(0) - real_image(job, label)
+        gradient = 2 / 2 * (gap + matrix.T @ (matrix @ gap))  # the same for each of the two images
+        expected = job.images[i].flatten(1) - 0.01 * gradient
+        torch.testing.assert_close(result.images[i].flatten(1), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_momentum_and_the_weights_of_each_step_are_those_of_torch_sgd() -> None:

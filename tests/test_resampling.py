@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaf.condensation.resampling import resample
+from fedaf.condensation.resampling import perturb, resample
 from fedaf.models.registry import build
 from fedaf.models.weights import FreshWeights, initialise
 from fedaf.protocol import Key, Task
@@ -102,3 +102,22 @@ def test_fresh_weights_leave_the_given_model_alone() -> None:
     FreshWeights(model)(Key(5))
     assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
     assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_perturbation_has_the_length_rho_over_all_parameters_together() -> None:
+    weights = {"a": torch.zeros(2), "b": torch.zeros(1), "running_mean": torch.ones(1)}
+    moved = perturb(weights, {"a": torch.tensor([2.0, 0.0]), "b": torch.tensor([-1.5])}, 5.0)
+    torch.testing.assert_close(moved["a"], torch.tensor([4.0, 0.0]))
+    torch.testing.assert_close(moved["b"], torch.tensor([-3.0]))
+    assert torch.equal(moved["running_mean"], weights["running_mean"])
+
+
+def test_gaussian_directions_are_keyed_and_standard_normal() -> None:
+    fresh = FreshWeights(build("convnet", TASK, Key(0), depth=2, width=64, norm="batch"))
+    one = torch.cat([g.flatten() for g in fresh.gaussian(Key(1)).values()])
+    again = torch.cat([g.flatten() for g in fresh.gaussian(Key(1)).values()])
+    other = torch.cat([g.flatten() for g in fresh.gaussian(Key(2)).values()])
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert abs(float(one.mean())) < 0.02
+    assert abs(float(one.std()) - 1) < 0.02

@@ -40,7 +40,7 @@ Dataset = Annotated[
     str | None, typer.Option(help="Data set: digits, fashionmnist, cifar10, cifar100 or npz:FILE. (default: digits)")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. (default: data)")]
-MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, fedavg or module:Class. (default: fedaf)")]
+MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, feddm, fedavg or module:Class. (default: fedaf)")]
 MethodNames = Annotated[
     str | None,
     typer.Option("--methods", "--method", help="Methods to compare, with commas between. (default: fedaf,fedavg)"),

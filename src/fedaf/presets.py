@@ -13,7 +13,15 @@ PRESETS = {
 
 _AUGMENT = ["flip", "shift", "scale", "brightness", "contrast"]
 
+_CONDENSING = ("fedaf", "feddm")  # methods that take the values under "condensing"
+
 # What the paper states for each data set; everything else is the default of an option.
+_DOMAINS: dict[str, dict[str, Any]] = {
+    "run": {"rounds": 10},
+    "training": {"augment": _AUGMENT},
+    "condensing": {"ipc": 20},
+    "fedaf": {"image_lr": 1.0, "lambda_loc": 0.01, "lambda_glob": 0.1},
+}
 _PAPER: dict[str, dict[str, dict[str, Any]]] = {
     "cifar10": {
         "training": {"augment": _AUGMENT},
@@ -27,14 +35,11 @@ _PAPER: dict[str, dict[str, dict[str, Any]]] = {
         "training": {"augment": _AUGMENT},
         "fedaf": {"image_lr": 0.2, "lambda_loc": 1e-3, "lambda_glob": 2.0},
     },
-    "domainnet": {
-        "run": {"rounds": 10},
-        "training": {"augment": _AUGMENT},
-        "fedaf": {"ipc": 20, "image_lr": 1.0, "lambda_loc": 0.01, "lambda_glob": 0.1},
-    },
+    "domainnet": _DOMAINS,
+    "pacs": _DOMAINS,  # what stands in for DomainNet gets its values
     "digits": {
         "run": {"rounds": 10},
-        "fedaf": {
+        "condensing": {
             "ipc": 10,
             "local_steps": 50,
             "real_batch": 64,  # a client holds at most 146 digits of a class
@@ -49,7 +54,7 @@ _PAPER: dict[str, dict[str, dict[str, Any]]] = {
 
 _QUICK: dict[str, dict[str, Any]] = {
     "run": {"rounds": 3},
-    "fedaf": {
+    "condensing": {
         "ipc": 10,
         "local_steps": 20,
         "real_batch": 64,
@@ -70,5 +75,6 @@ def preset_values(preset: str, dataset: str, method: str) -> Mapping[str, Mappin
     for layer in layers:
         for name in ("run", "training"):
             values.setdefault(name, {}).update(layer.get(name, {}))
-        values.setdefault("method", {}).update(layer.get(method, {}))
+        shared = layer.get("condensing", {}) if method in _CONDENSING else {}
+        values.setdefault("method", {}).update({**shared, **layer.get(method, {})})
     return values

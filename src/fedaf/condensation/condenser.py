@@ -46,18 +46,20 @@ def condense(
     *,
     backbone: Backbone,
     weights_at: Callable[[int], Tensors],
-    lambda_loc: float,
     options: CondensationOptions,
     task: Task,
     engine: Engine,
+    lambda_loc: float = 0.0,
+    match_logits: bool = False,
 ) -> list[Condensed]:
     """Minimise L_loc = L_DM + lambda_loc * SWD over the images of all jobs with ``options.local_steps`` steps of SGD,
-    the network of each step having the weights ``weights_at(step)``."""
+    the network of each step having the weights ``weights_at(step)``. With ``match_logits`` L_DM counts the mean logits
+    too, beside the mean features."""
     device = engine.device
     owners = torch.tensor([j for j, job in enumerate(jobs) for _ in job.classes], device=device)
     images = torch.cat([job.images.to(device) for job in jobs])
     velocity = torch.zeros_like(images)
-    pairs = _Pairs(jobs, owners, options, lambda_loc, task, device)
+    pairs = _Pairs(jobs, owners, options, lambda_loc, match_logits, task, device)
     slices = _Slices(jobs, engine, options, backbone.activation_bytes)
     measured = torch.zeros(3, len(jobs), device=device)
 
@@ -101,10 +103,11 @@ class _Pairs:
         owners: Tensor,
         options: CondensationOptions,
         lambda_loc: float,
+        match_logits: bool,
         task: Task,
         device: torch.device,
     ) -> None:
-        self._owners, self._lambda, self._task = owners, lambda_loc, task
+        self._owners, self._lambda, self._match_logits, self._task = owners, lambda_loc, match_logits, task
         self._batch, self._ipc, self._batch_statistics = options.real_batch, options.ipc, options.bn_mode == "batch"
         self._sizes = [len(job.classes) for job in jobs]
         self._generators = [job.key.fold("draws").torch(device) for job in jobs]
@@ -142,10 +145,12 @@ class _Pairs:
         count, batch_statistics = len(images), self._batch_statistics
         real = normalise(self._pool[draws.flatten()], self._task.mean, self._task.std)
         with torch.no_grad():
-            real_features = backbone(weights, real, batch_statistics=batch_statistics)[0].view(count, self._batch, -1)
+            real_features, real_logits = backbone(weights, real, batch_statistics=batch_statistics)
         images = images.requires_grad_()
         features, logits = backbone(weights, images.flatten(0, 1), batch_statistics=batch_statistics)
-        dm = distribution_matching(real_features, features.view(count, self._ipc, -1))
+        dm = distribution_matching(real_features.view(count, self._batch, -1), features.view(count, self._ipc, -1))
+        if self._match_logits:
+            dm = dm + distribution_matching(real_logits.view(count, self._batch, -1), logits.view(count, self._ipc, -1))
         cdc = torch.zeros_like(dm)
         if self._targets is not None:
             local = logits.view(count, self._ipc, -1).mean(1, keepdim=True)

@@ -25,6 +25,9 @@ class CondensationOptions(Options):
     )
     allow_real_init: bool = Field(False, description="permit init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(True, description="go on from the client's images of its last round")
+    shared_resampling: bool = Field(
+        True, description="all clients share the random network of a step; false: each draws its own"
+    )
     bn_mode: Literal["eval", "batch"] = Field("eval", description="BatchNorm while condensing: running or batch stats")
     server_epochs: int = Field(500, ge=1, description="epochs of server training on the condensed data")
     server_batch: int = Field(256, ge=2, description="batch size of server training")

@@ -8,7 +8,11 @@ from pathlib import Path
 from fedaf.naming import nearest
 from fedaf.protocol import Method, UserError
 
-_BUILT_IN = {"fedaf": "fedaf.methods.fedaf:FedAF", "fedavg": "fedaf.methods.fedavg:FedAvg"}
+_BUILT_IN = {
+    "fedaf": "fedaf.methods.fedaf:FedAF",
+    "feddm": "fedaf.methods.feddm:FedDM",
+    "fedavg": "fedaf.methods.fedavg:FedAvg",
+}
 METHODS = tuple(_BUILT_IN)
 
 

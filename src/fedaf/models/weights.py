@@ -32,3 +32,12 @@ class FreshWeights:
     def __call__(self, key: Key) -> dict[str, Tensor]:
         """Parameters only, no buffers; valid until the next call."""
         return dict(initialise(self._scratch, key).named_parameters())
+
+    def gaussian(self, key: Key) -> dict[str, Tensor]:
+        """A standard normal vector in the space of the parameters."""
+        parameters = dict(self._scratch.named_parameters())
+        generator = key.torch(next(iter(parameters.values())).device)
+        return {
+            name: torch.randn(p.shape, generator=generator, device=p.device, dtype=p.dtype)
+            for name, p in parameters.items()
+        }
