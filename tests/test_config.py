@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedaf.config import build, from_flags, merge, parse_setting, read_toml
+from fedaf.config import build, from_flags, merge, parse_setting, read_toml, split_kind
 from fedaf.protocol import UserError
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
@@ -120,7 +120,7 @@ def test_what_the_paper_leaves_open_is_as_settled(dataset):
     assert method.image_clip is None
     assert method.min_samples is None
     assert method.threshold == method.ipc
-    assert (config.partition.kind, config.partition.clients, config.partition.min_size) == ("dirichlet", 10, 10)
+    assert (config.partition.kind, config.partition.clients, config.partition.min_size) == ("auto", 10, 10)
     assert (config.federation.participation, config.federation.quorum) == (1.0, 0.5)
 
 
@@ -278,3 +278,19 @@ def test_options_of_ones_own_that_toml_cannot_hold_are_refused_at_once(kind, tmp
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="TOML"):
         build({"method": {"name": f"own_{kind}:Own"}})
+
+
+@pytest.mark.parametrize(
+    ("given", "has_domains", "kind"),
+    [
+        ({}, False, "dirichlet"),
+        ({}, True, "domain"),
+        ({"alpha": 0.1}, True, "dirichlet"),
+        ({"clients": 4}, True, "dirichlet"),
+        ({"kind": "iid"}, True, "iid"),
+        ({"kind": "domain", "clients": 4}, True, "domain"),
+        ({"min_size": 3}, True, "domain"),
+    ],
+)
+def test_a_split_is_by_domain_where_there_are_domains_and_nothing_else_is_wished(given, has_domains, kind):
+    assert split_kind(build({"partition": given}), has_domains=has_domains) == kind

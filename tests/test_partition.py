@@ -5,10 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from fedaf.data.partition import Partition, client_ids, dirichlet, iid, shards_per_client
+from fedaf.data.dataset import DataSet, Split
+from fedaf.data.partition import Partition, by_domain, client_ids, dirichlet, iid, shards_per_client
 from fedaf.protocol import Key, UserError
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
@@ -276,3 +278,23 @@ def test_a_file_with_flipped_bytes_is_read_or_refused(tmp_path_factory, data):
     except UserError:
         return
     assert each_once(split, 24)
+
+
+def test_by_domain_each_domain_with_samples_is_a_client_called_like_it():
+    split = by_domain(np.array([2, 0, 2, 2, 0]), ["photo", "empty", "oil & ink"])
+    assert {name: rows.tolist() for name, rows in split.rows.items()} == {"photo": [1, 4], "oil---ink": [0, 2, 3]}
+
+
+def test_domains_whose_names_fall_together_are_refused():
+    with pytest.raises(UserError, match="rename"):
+        by_domain(np.array([0, 1]), ["a b", "a/b"])
+
+
+def test_shards_are_taken_out_of_the_data_set_with_their_labels():
+    images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1).expand(5, 3, 2, 2)
+    data = DataSet("five", Split(images, torch.arange(5)), Split(images, torch.arange(5)), 5, (0.5,) * 3, (0.25,) * 3)
+    shards = Partition({"a": np.array([4, 0]), "b": np.array([1, 2, 3])}).shards(data)
+    assert list(shards) == ["a", "b"]
+    assert shards["a"].labels.tolist() == [4, 0]
+    assert shards["a"].images[:, 0, 0, 0].tolist() == [4, 0]
+    assert shards["a"].images.is_contiguous()

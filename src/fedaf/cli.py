@@ -167,7 +167,7 @@ def compare(
     target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
     refuse_in_use(target)
     target.mkdir(parents=True, exist_ok=True)
-    settings_by_run = {_slug(name): built.to_toml() for name, built in configs.items()}
+    settings_by_run = {_slug(name): experiment.config.to_toml() for name, experiment in experiments.items()}
     (target / _COMPARISON).write_text(json.dumps({"runs": settings_by_run}, indent=2))
     for number, (name, experiment) in enumerate(experiments.items()):
         _announce(experiment, console, quiet, with_split=number == 0)

@@ -40,8 +40,10 @@ class DataTable(_Table):
 
 
 class PartitionTable(_Table):
-    kind: Literal["dirichlet", "iid", "shards", "file"] = Field("dirichlet", description="how data are split")
-    clients: int = Field(10, ge=1, description="number of clients")
+    kind: Literal["auto", "dirichlet", "domain", "iid", "shards", "file"] = Field(
+        "auto", description="how data are split; auto: by domain where the data have domains, else dirichlet"
+    )
+    clients: int = Field(10, ge=1, description="number of clients; a split by domain has one for each")
     alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; smaller is more skewed")
     min_size: int = Field(10, ge=1, description="fewest samples of a client (dirichlet)")
     max_redraws: int = Field(1000, ge=0, description="draws to throw away before giving up (dirichlet)")
@@ -176,10 +178,18 @@ def from_flags(**given: Any) -> dict[str, Any]:
     return merge(*(setting(_FLAGS[name], value) for name, value in given.items() if value is not None))
 
 
+def split_kind(config: Config, *, has_domains: bool) -> str:
+    """The kind of split behind ``auto``. Who names alpha or a number of clients does not want one client a domain."""
+    table = config.partition
+    if table.kind != "auto":
+        return table.kind
+    return "domain" if has_domains and not table.model_fields_set & {"alpha", "clients"} else "dirichlet"
+
+
 def refuse_idle(flags: Mapping[str, Any], config: Config) -> None:
     """Raise ``UserError`` for a flag that was given but has no effect on this kind of split."""
     kind = config.partition.kind
-    idle = {"dirichlet": (), "file": ("alpha", "clients")}.get(kind, ("alpha",))
+    idle = {"auto": (), "dirichlet": (), "iid": ("alpha",), "shards": ("alpha",)}.get(kind, ("alpha", "clients"))
     for name in idle:
         if flags.get(name) is not None:
             raise UserError(f"{name} has no effect on a split of kind {kind!r}; leave it out or change partition.kind.")

@@ -6,7 +6,7 @@ import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,7 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
     device = resolve_device(config.run.device)
     method_class = methods.find(config.method_name)
     data = catalog.load(config.data.name, Path(config.data.dir))
+    config = _settled(config, data)
     task = _task(config, data)
     split = Partition.read(saved_partition, len(data.train)) if saved_partition else _split(config, data)
     if split.redraws:
@@ -248,6 +249,12 @@ def _device_name(device: torch.device) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
+def _settled(config: Config, data: DataSet) -> Config:
+    """The configuration with what only the data could decide."""
+    kind = configuration.split_kind(config, has_domains=bool(data.domains))
+    return replace(config, partition=config.partition.model_copy(update={"kind": kind}))
+
+
 def _task(config: Config, data: DataSet) -> Task:
     channels, height, width = data.train.images.shape[1:]
     mean, std = tuple(config.data.mean or data.mean), tuple(config.data.std or data.std)
@@ -268,6 +275,12 @@ def _split(config: Config, data: DataSet) -> Partition:
         if table.path is None:
             raise UserError("partition.kind = 'file' needs partition.path, a partition.json of an earlier run.")
         return Partition.read(Path(table.path), len(labels))
+    if table.kind == "domain":
+        if data.train.domains is None:
+            raise UserError(
+                f"partition.kind = 'domain' needs data with domains, and {data.name} has none; use another."
+            )
+        return partition.by_domain(data.train.domains.numpy(), data.domains)
     if table.kind == "iid":
         return partition.iid(labels, table.clients, key)
     if table.kind == "shards":

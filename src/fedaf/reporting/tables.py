@@ -44,18 +44,27 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     return table
 
 
+_SPLITS = {"domain": "a client for each domain"}
+
+
 def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """Methods side by side."""
+    """Methods side by side; with domains, the best round's accuracy on each of them and their average."""
     first = results[0]
     split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
+    split = _SPLITS.get(split, split)
     title = f"{first['dataset']}, {first['clients']} clients, {split}, {first['rounds']} rounds, seed {first['seed']}"
+    domains = list(first.get("best_accuracy_by_domain") or {})
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for header in ("best accuracy", "last accuracy", "upload / client / round", "time"):
+    average = "average, best round" if domains else "best accuracy"
+    last = "last round" if domains else "last accuracy"
+    for header in (*domains, average, last, "upload / client / round", "time"):
         table.add_column(header, justify="right")
     for result in results:
+        by_domain = result.get("best_accuracy_by_domain") or {}
         table.add_row(
             result["method"],
+            *(f"{by_domain[domain]:.2f} %" for domain in domains),
             f"{result['best_accuracy']:.2f} %",
             f"{result['last_accuracy']:.2f} %",
             size(result["upload_bytes_per_client_round"]),
