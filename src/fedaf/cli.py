@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 import fedaf
+from fedaf import cli_policy
 from fedaf.errors import FedafError, UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
+
+app.add_typer(cli_policy.app, name="policy")
 
 _LONG_RUN = 30  # seconds from which on a run is announced with an estimate
 _COMPARISON = "comparison.json"
@@ -55,6 +58,10 @@ Participation = Annotated[float | None, typer.Option(help="Share of clients aske
 ModelName = Annotated[str | None, typer.Option(help="convnet or resnet18. (default: convnet)")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. (default: 0)")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps. (default: auto)")]
+PolicyName = Annotated[
+    str | None,
+    typer.Option("--policy", help="A policy every client keeps to: a TOML file, or default. (default: none)"),
+]
 Out = Annotated[Path | None, typer.Option(help="New directory for the run. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this directory, with its settings.")]
 Set = Annotated[
@@ -93,6 +100,7 @@ def run(
     model: ModelName = None,
     seed: Seed = None,
     device: Device = None,
+    policy: PolicyName = None,
     out: Out = None,
     resume: Resume = None,
     settings: Set = None,
@@ -138,6 +146,7 @@ def compare(
     model: ModelName = None,
     seed: Seed = None,
     device: Device = None,
+    policy: PolicyName = None,
     out: Out = None,
     resume: Resume = None,
     settings: Set = None,
@@ -224,7 +233,7 @@ def _fail(sentence: str, code: int) -> NoReturn:
 
 def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
     names = ("dataset", "method", "alpha", "clients", "rounds", "ipc", "local_steps", "participation", "model", "seed")
-    flags = {name: values[name] for name in (*names, "device")}
+    flags = {name: values[name] for name in (*names, "device", "policy")}
     return {**flags, "data_dir": str(values["data_dir"]) if values["data_dir"] is not None else None}
 
 

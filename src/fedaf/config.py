@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fedaf.methods import registry as methods
 from fedaf.naming import nearest
 from fedaf.presets import preset_values
-from fedaf.protocol import Options, UserError
+from fedaf.protocol import Options, Policy, UserError
 from fedaf.protocol.contract import OPTIONS
 
 Augmentation = Literal["flip", "shift", "scale", "brightness", "contrast"]
@@ -62,6 +62,9 @@ class FederationTable(_Table):
     participation: float = Field(1.0, gt=0, le=1, description="share of clients asked each round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of those asked that must answer")
     deadline: float | None = Field(None, gt=0, description="seconds a phase may take")
+    policy: str | None = Field(
+        None, description="a policy that every client in this process keeps to: a TOML file, or default; unset: none"
+    )
 
 
 class TrainingTable(_Table):
@@ -122,19 +125,39 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     config = Config(
         **{name: getattr(validated, name) for name in _Tables.model_fields},
         method_name=method_name,
-        method=_validate(method.Options, options, "method", owner=method_name),
+        method=_validate(method.Options, options, "method", owner=f"method {method_name}"),
     )
     _must_be_readable_again(config)
     return config
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+DEFAULT_POLICY = "default"
+
+
+def read_policy(name: str) -> Policy:
+    """A client's policy from a TOML file, or the default one by its name."""
+    if name == DEFAULT_POLICY:
+        return Policy()
+    policy: Policy = _validate(Policy, read_toml(Path(name), what="policy"), "", owner="a policy")
+    return policy
+
+
+def policy_toml(policy: Policy) -> str:
+    """A policy as a TOML file that explains itself."""
+    lines = []
+    for name, field in type(policy).model_fields.items():
+        value = getattr(policy, name)
+        lines += [f"# {field.description}", f"# {name} =" if value is None else f"{name} = {_toml(value)}", ""]
+    return "\n".join(lines)
+
+
+def read_toml(path: Path, *, what: str = "configuration") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the configuration {path} cannot be read ({error}).") from error
+        raise UserError(f"the {what} {path} cannot be read ({error}).") from error
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"the configuration {path} is not valid TOML: {error}.") from error
+        raise UserError(f"the {what} {path} is not valid TOML: {error}.") from error
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -170,6 +193,7 @@ _FLAGS = {
     "model": "model.name",
     "seed": "run.seed",
     "device": "run.device",
+    "policy": "federation.policy",
 }
 
 
@@ -257,7 +281,7 @@ def _sentence(error: ValidationError, model: type[BaseModel], table: str, owner:
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         names = _siblings(model, first["loc"])
-        of = f" of method {owner}" if owner else ""
+        of = f" of {owner}" if owner else ""
         return f"unknown setting {path!r}{nearest(key, names)}; the settings{of} there are {', '.join(names)}."
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if first["type"] == "value_error":

@@ -26,9 +26,10 @@ from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import Terms
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
+from fedaf.federation.serving import Admission
 from fedaf.methods import registry as methods
 from fedaf.models import registry as models
-from fedaf.protocol import Key, Method, Task, UserError
+from fedaf.protocol import Key, Method, Policy, Task, UserError
 from fedaf.transports.local import LocalTransport
 
 SCHEMA_VERSION = 1
@@ -46,6 +47,7 @@ class Experiment:
     task: Task
     method: Method
     engine: EagerEngine
+    policy: Policy | None = None
 
     @property
     def counts(self) -> dict[str, list[int]]:
@@ -128,6 +130,7 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
     models.check_name(config.model.name)
     device = resolve_device(config.run.device)
     method_class = methods.find(config.method_name)
+    policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
     data = catalog.load(config.data.name, Path(config.data.dir))
     config = _settled(config, data)
     task = _task(config, data)
@@ -143,7 +146,7 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
     budget = config.run.memory_budget_mib
     engine = EagerEngine(device, memory_budget=budget << 20 if budget else None)
     method = method_class(config.method, task, make_model)
-    experiment = Experiment(config, data, split, task, method, engine)
+    experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
     return experiment
 
@@ -194,9 +197,12 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
     config = experiment.config
     dataset, engine = experiment.dataset, experiment.engine
     shards = experiment.partition.shards(dataset)
+    admission = (
+        Admission(experiment.policy, experiment.method, config.method_name) if experiment.policy is not None else None
+    )
     federation = Federation(
         method=experiment.method,
-        transport=LocalTransport(shards, engine),
+        transport=LocalTransport(shards, engine, admission),
         clients=list(shards),
         test=dataset.test,
         domains=dataset.domains,

@@ -22,7 +22,7 @@ def work(message: Message, context: Context) -> Message:
 
     from fedaf.federation.client_state import ClientState
     from fedaf.federation.serving import serve
-    from fedaf.federation.transport import Request
+    from fedaf.federation.transport import Replied, Request
 
     request, experiment = Request.decode(from_records(message.content)), experiment_of(context)
     shards = experiment.partition.shards(experiment.dataset)
@@ -30,6 +30,7 @@ def work(message: Message, context: Context) -> Message:
     file = Path(str(context.node_config["state-dir"])) / f"{name}.safetensors"
     phase = experiment.method.phase(request.phase)
     served = serve(phase, {name: request}, shards, {name: ClientState.read(file)}, experiment.engine)
-    _, reply, state = next(served)
+    _, delivery, state = next(served)
     state.write(file)
-    return Message(to_records(reply.encode()), reply_to=message)
+    assert isinstance(delivery, Replied)
+    return Message(to_records(delivery.payload.encode()), reply_to=message)

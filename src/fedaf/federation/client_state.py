@@ -25,11 +25,12 @@ class ClientState:
     pending_round: int = 0
     scratch: Tensors = field(default_factory=dict)
     scratch_round: int = 0
+    images_sent: int = 0  # over all runs, whatever became of them
 
     def opened(self, request: Request) -> "ClientState":
         """This state as the request finds it: of this run, promoted or discarded, with this round's scratch only."""
         if request.run != self.run:
-            return ClientState(run=request.run)
+            return ClientState(run=request.run, images_sent=self.images_sent)
         state = self
         if state.scratch_round != request.round:
             state = replace(state, scratch={}, scratch_round=request.round)
@@ -41,7 +42,7 @@ class ClientState:
 
     def after(self, request: Request, outcome: Outcome) -> "ClientState":
         """This state once the client has worked: nothing committed, the outcome pending."""
-        state = self
+        state = replace(self, images_sent=self.images_sent + outcome.images)
         if outcome.scratch is not None:
             state = replace(state, scratch=to_cpu(outcome.scratch), scratch_round=request.round)
         if outcome.state is not None:
@@ -58,6 +59,7 @@ class ClientState:
             "run": torch.tensor(list(self.run.encode()), dtype=torch.uint8),
             "pending_round": torch.tensor(self.pending_round if self.pending is not None else -1),
             "scratch_round": torch.tensor(self.scratch_round),
+            "images_sent": torch.tensor(self.images_sent),
             **prefixed("committed/", self.committed),
             **prefixed("pending/", self.pending or {}),
             **prefixed("scratch/", self.scratch),
@@ -81,4 +83,5 @@ class ClientState:
             pending_round=max(round, 0),
             scratch=select(tensors, "scratch/"),
             scratch_round=int(tensors["scratch_round"]),
+            images_sent=int(tensors["images_sent"]),
         )

@@ -1,10 +1,25 @@
 """The client's side of a phase, the same in one process and on a machine of its own."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from fedaf.federation.client_state import ClientState
-from fedaf.federation.transport import Request
-from fedaf.protocol import Client, Engine, Payload, Phase, Shard, to_cpu
+from fedaf.federation.transport import Delivery, Failed, Replied, Request
+from fedaf.protocol import Client, Engine, Method, Payload, Phase, Policy, Refused, Shard, to_cpu
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A client's policy, applied to the method that a server runs."""
+
+    policy: Policy
+    method: Method
+    method_name: str
+
+    def admit(self, shard: Shard, state: ClientState) -> None:
+        """Raise ``Refused`` before any work where the method takes more than the policy gives."""
+        counts = shard.counts
+        self.policy.admit(self.method_name, self.method.discloses(counts), counts, sent=state.images_sent)
 
 
 def serve(
@@ -13,14 +28,31 @@ def serve(
     shards: Mapping[str, Shard],
     states: Mapping[str, ClientState],
     engine: Engine,
-) -> Iterator[tuple[str, Payload, ClientState]]:
-    """Answer requests of one phase for the clients that are here, one or a cohort, in their order: for each its
-    reply, and the state to keep for its next request."""
-    opened = {name: states.get(name, ClientState()).opened(request) for name, request in requests.items()}
-    clients = [
-        Client(name, shards[name], requests[name].key, state.committed, state.scratch) for name, state in opened.items()
-    ]
-    outcomes = phase.work([request.ask for request in requests.values()], clients, engine)
-    for name, outcome in zip(requests, outcomes, strict=True):
-        reply = Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars)
-        yield name, reply, opened[name].after(requests[name], outcome)
+    admission: Admission | None = None,
+) -> Iterator[tuple[str, Delivery, ClientState]]:
+    """Answer requests of one phase for the clients that are here, one or a cohort: for each its reply or its refusal,
+    and the state to keep for its next request. What a client's policy refuses is not computed, or not sent."""
+    clients: list[Client] = []
+    opened: dict[str, ClientState] = {}
+    for name, request in requests.items():
+        shard, state = shards[name], states.get(name, ClientState()).opened(request)
+        try:
+            if admission is not None:
+                admission.admit(shard, state)
+        except Refused as refusal:
+            yield name, Failed(str(refusal)), state
+            continue
+        opened[name] = state
+        clients.append(Client(name, shard, request.key, state.committed, state.scratch))
+    if not clients:
+        return
+    outcomes = phase.work([requests[client.id].ask for client in clients], clients, engine)
+    for client, outcome in zip(clients, outcomes, strict=True):
+        state, reply = opened[client.id], Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars)
+        try:
+            if admission is not None:
+                admission.policy.release(reply)
+        except Refused as refusal:
+            yield client.id, Failed(str(refusal)), state
+            continue
+        yield client.id, Replied(reply), state.after(requests[client.id], outcome)

@@ -18,6 +18,7 @@ from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import (
     Client,
+    Disclosure,
     Engine,
     Exhibit,
     Field,
@@ -149,7 +150,8 @@ class CondensePhase(Phase):
             **copy_audit(shared, sources, client.shard, job.classes, client.key.fold("audit"), engine.device),
         }
         state = {"classes": classes, "images": result.images, "sources": sources}
-        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state)
+        sent = shared.shape[0] * shared.shape[1]
+        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
 
     def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         oldest = server.round - self.method.options.max_staleness
@@ -225,6 +227,15 @@ class CondensingMethod(Method):
             for client, record in _condensed(server).items()
             if len(record["classes"])
         }
+
+    def discloses(self, counts: Sequence[int]) -> Disclosure:
+        options, classes = self.options, self.condensed_classes(counts)
+        return Disclosure(
+            fewest_samples=min((counts[label] for label in classes), default=0),
+            images=dict.fromkeys(classes, options.ipc),
+            local_steps=options.local_steps,
+            initialisation=options.init,
+        )
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         options = self.options

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedaf.protocol import (
     Client,
+    Disclosure,
     Engine,
     Method,
     Number,
@@ -80,6 +81,9 @@ class FedAvg(Method):
     @property
     def phases(self) -> tuple[Phase, ...]:
         return (Fit(self),)
+
+    def discloses(self, counts: Sequence[int]) -> Disclosure:
+        return Disclosure(fewest_samples=sum(counts))
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         samples = sum(sum(of_client) for of_client in counts.values())

@@ -3,6 +3,7 @@
 from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.contract import (
     Client,
+    Disclosure,
     Engine,
     Exhibit,
     Method,
@@ -16,12 +17,14 @@ from fedaf.protocol.contract import (
 )
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, read_scalars, select, to_cpu, unpack
+from fedaf.protocol.policy import Policy
 from fedaf.protocol.schema import Field, Number, Schema, like
 
 __all__ = [
     "BelowQuorum",
     "Client",
     "DeadlineExceeded",
+    "Disclosure",
     "Engine",
     "Exhibit",
     "FedafError",
@@ -33,6 +36,7 @@ __all__ = [
     "Outcome",
     "Payload",
     "Phase",
+    "Policy",
     "Refused",
     "Scalar",
     "Schema",

@@ -74,11 +74,13 @@ class Client:
 @dataclass(frozen=True)
 class Outcome:
     """A client's answer. ``state`` replaces its state, but only once the server has accepted the round; ``scratch``
-    is for the later phases of this round. ``None`` leaves either as it was."""
+    is for the later phases of this round. ``None`` leaves either as it was. ``images`` says how many condensed images
+    the reply holds, which the client keeps count of."""
 
     reply: Payload
     state: Tensors | None = None
     scratch: Tensors | None = None
+    images: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,17 @@ class Workload:
     backward: float
 
 
+@dataclass(frozen=True)
+class Disclosure:
+    """What one round takes out of a client, in the terms its policy is written in. ``fewest_samples`` stand behind
+    whatever is sent (0: nothing is sent); ``images`` are condensed images by class, and how they come about."""
+
+    fewest_samples: int
+    images: Mapping[int, int] = field(default_factory=dict)
+    local_steps: int = 0
+    initialisation: str = ""
+
+
 class Method(ABC):
     """A federated learning method: its options, its phases, and the server's own work after the last of them."""
 
@@ -206,6 +219,11 @@ class Method(ABC):
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         """What clients shared that can be looked at, by client."""
         return {}
+
+    def discloses(self, counts: Sequence[int]) -> Disclosure | None:
+        """What a round takes out of a client with these samples by class; ``None`` where the method does not tell. Then
+        only clients whose policy names the method take part in it."""
+        return None
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload | None:
         """The work of one round, where the method can tell."""

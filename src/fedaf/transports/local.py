@@ -7,9 +7,9 @@ from functools import partial
 
 from fedaf.engine import EagerEngine
 from fedaf.federation.client_state import ClientState
-from fedaf.federation.serving import serve
-from fedaf.federation.transport import Delivery, Failed, Listener, Replied, Request, Silent
-from fedaf.protocol import DeadlineExceeded, Phase, Shard, Tensors
+from fedaf.federation.serving import Admission, serve
+from fedaf.federation.transport import Delivery, Failed, Listener, Request, Silent
+from fedaf.protocol import DeadlineExceeded, FedafError, Phase, Shard, Tensors
 
 log = logging.getLogger(__name__)
 
@@ -17,9 +17,8 @@ log = logging.getLogger(__name__)
 class LocalTransport:
     """Holds the shards and the state of every client. Implements ``fedaf.federation.transport.Transport``."""
 
-    def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine) -> None:
-        self._shards = shards
-        self._engine = engine
+    def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine, admission: Admission | None = None) -> None:
+        self._shards, self._engine, self._admission = shards, engine, admission
         self._states: dict[str, ClientState] = {}
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
@@ -64,9 +63,10 @@ class LocalTransport:
             else:
                 listener(names[min(served, len(names) - 1)], served * total + done, len(names) * total)
 
-        for name, reply, state in serve(phase, requests, self._shards, self._states, engine.watch(tick)):
+        answers = serve(phase, requests, self._shards, self._states, engine.watch(tick), self._admission)
+        for name, delivery, state in answers:
             self._states[name] = state
-            deliveries[name] = Replied(reply)
+            deliveries[name] = delivery
             served += 1
             if not together:
                 listener(name, served, len(names))
@@ -87,4 +87,5 @@ def _one_by_one(
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"
+    """What an error on purpose says is a sentence; of any other its kind matters too."""
+    return str(error)[:300] if isinstance(error, FedafError) else f"{type(error).__name__}: {str(error)[:200]}"
