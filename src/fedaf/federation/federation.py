@@ -13,7 +13,7 @@ from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, Terms, play_round
 from fedaf.federation.run_directory import RunDirectory
 from fedaf.federation.transport import Transport
-from fedaf.protocol import Engine, Key, Method, ServerState
+from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState
 from fedaf.training.evaluate import score
 
 
@@ -49,17 +49,21 @@ class Federation:
         """Play all rounds that are left."""
         server, accepted = begun.server, dict(begun.accepted)
         while server.round < self.rounds:
-            server, report = play_round(
-                server,
-                method=self.method,
-                transport=self.transport,
-                clients=self.clients,
-                accepted=accepted,
-                run=begun.run,
-                terms=self.terms,
-                engine=self.engine,
-                observer=observer,
-            )
+            try:
+                server, report = play_round(
+                    server,
+                    method=self.method,
+                    transport=self.transport,
+                    clients=self.clients,
+                    accepted=accepted,
+                    run=begun.run,
+                    terms=self.terms,
+                    engine=self.engine,
+                    observer=observer,
+                )
+            except BelowQuorum as error:
+                kept = f"the checkpoint of round {server.round} is kept: --resume {self.directory.path} goes on from it"
+                raise BelowQuorum(f"{error}; {kept}.") from error
             accepted |= dict.fromkeys(report.accepted, server.round)
             metrics = self._metrics(server, report)
             self.directory.append_metrics(metrics)

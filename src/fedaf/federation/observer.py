@@ -1,7 +1,10 @@
-"""What a run tells of itself while it goes on. The base class says nothing."""
+"""What a run tells of itself while it goes on. The base class says nothing but which clients failed, to the log."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class Observer:
@@ -13,7 +16,8 @@ class Observer:
 
     def progressed(self, who: str, done: int, total: int) -> None: ...
 
-    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None: ...
+    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
+        log.warning("round %d: %s is out (%s: %s)", round, client, phase, reason)
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None: ...
 

@@ -82,7 +82,7 @@ def play_round(
         if len(active) < needed:
             raise BelowQuorum(
                 f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients answered, "
-                f"{needed} are needed ({_by_reason(report.failures)})."
+                f"{needed} are needed ({_by_reason(report.failures)})"
             )
         server = phase.fold(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
