@@ -17,14 +17,11 @@ def _exact_convolutions(monkeypatch):
 
 @pytest.mark.parametrize(("method", "options"), [("fedaf", SMALL_FEDAF), ("fedavg", {"local_epochs": 1})])
 def test_a_run_on_cuda_ends_without_failures_and_can_be_resumed(method, options, tmp_path):
-    from fedaf import experiment
-    from fedaf.federation.observer import Observer
-
     settings = {**SMALL, "settings": {"model.width": 16, "run.device": "cuda"}}
     result = fedaf.run(method=method, **settings, **options, out=tmp_path / "run")
     assert result.figures["device"].startswith("cuda")
     assert result.best_accuracy > 15
-    again = experiment.resume(experiment.reopen(tmp_path / "run"), tmp_path / "run", Observer())
+    again = fedaf.resume(tmp_path / "run")
     assert again.curve == result.curve
 
 

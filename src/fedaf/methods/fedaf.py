@@ -177,7 +177,7 @@ class Condense(Phase):
         weights, fresh = model.to(engine.device).state_dict(), FreshWeights(model)
         return condense(
             jobs,
-            backbone=Backbone(model, method.task, engine.device),
+            backbone=Backbone(model, method.task, engine.device, method.architecture.classifier),
             weights_at=lambda step: resample(weights, fresh(key.fold(step)), options.gamma),
             lambda_loc=options.lambda_loc,
             options=options,

@@ -2,6 +2,7 @@
 
 from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.contract import (
+    Architecture,
     Client,
     Engine,
     Exhibit,
@@ -19,6 +20,7 @@ from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, rea
 from fedaf.protocol.schema import Field, Number, Schema, like
 
 __all__ = [
+    "Architecture",
     "BelowQuorum",
     "Client",
     "DeadlineExceeded",
