@@ -71,11 +71,10 @@ def first_difference(model: nn.Module, other: nn.Module, *, weights: bool = True
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in ours or name not in theirs:
             return name
-        mine, its = ours[name].detach(), theirs[name].detach()
-        if is_lazy(ours[name]) or is_lazy(theirs[name]):
+        mine, its = ours[name], theirs[name]
+        if is_lazy(mine) or is_lazy(its):
             continue  # has no values to compare
-        same = mine.shape == its.shape if name in parameters and not weights else torch.equal(mine, its)
-        if not same:
+        if mine.shape != its.shape or ((weights or name not in parameters) and not torch.equal(mine, its)):
             return name
     return None
 
