@@ -207,7 +207,29 @@ class NormalisesTheBatch(Base):
         return self.norm(x) if len(x) > 1 else x
 
 
+class InPlace(Base):
+    def features(self, images):
+        return super().features(images.sub_(images.mean((1, 2, 3), keepdim=True)))
+
+
+class PairOfFeatures(Base):
+    """Its last layer takes something that is no tensor."""
+
+    class Last(nn.Linear):
+        def forward(self, pair):
+            return super().forward(pair[0])
+
+    def __init__(self):
+        super().__init__()
+        self.head = self.Last(6, 3)
+
+    def forward(self, images):
+        return self.head((self.features(images), None))
+
+
 SENTENCES = {
+    InPlace: ["InPlace changes the images it is given"],
+    PairOfFeatures: ["PairOfFeatures gives no features", "AttributeError", "model.classifier"],
     OtherSize: ["OtherSize fails", "2 images of 1x8x8 in eval mode", "RuntimeError", "[N, 1, 8, 8]"],
     FailsInTraining: ["FailsInTraining fails", "2 images of 1x8x8 in train mode"],
     Squeezes: ["Squeezes in eval mode gives float32 [3]", "[1, 3]"],
@@ -286,7 +308,7 @@ def test_a_classifier_that_is_never_called_is_told_so():
     checked(lambda *_: NeverCalled())
     with pytest.raises(UserError) as error:
         checked(lambda *_: NeverCalled(), "spare")
-    assert_sentence(error.value, ["'spare' is called never", "model.classifier"])
+    assert_sentence(error.value, ["'spare' is never called", "model.classifier"])
 
 
 def test_a_classifier_need_not_be_linear():

@@ -70,8 +70,8 @@ def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = 
         )
     name = called[-1] if classifier is None else classifier
     if called.count(name) != 1:
-        times = f"{called.count(name)} times, so that its input is not one thing" if called else "never"
-        raise UserError(f"the model's layer {name!r} is called {times}; set model.classifier to one it calls once.")
+        often = f"called {called.count(name)} times, so that its input is not one thing" if called else "never called"
+        raise UserError(f"the model's layer {name!r} is {often}; set model.classifier to one it calls once.")
     return name
 
 

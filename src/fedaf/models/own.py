@@ -36,8 +36,8 @@ def find(name: str, given: nn.Module | Factory | None) -> Factory:
         )
     found = load("model", name, "module:factory") if given is None else given
     if isinstance(found, nn.Module):
-        kept = _copied(found, name)
-        return lambda *_: kept
+        module = found
+        return lambda *_: module
     if not callable(found):
         raise UserError(f"model {name!r} is {found!r}, which cannot be called; it must be a factory of an nn.Module.")
     factory: Factory = found
@@ -96,7 +96,7 @@ def _make(factory: Factory, task: Task, key: Key, name: str) -> nn.Module:
 
 
 def _copied(model: nn.Module, name: str) -> nn.Module:
-    """A copy of its own on the CPU: a factory may give the same module twice, and training changes it."""
+    """A copy of its own on the CPU: the user's own is never changed."""
     try:
         return copy.deepcopy(model).cpu()
     except Exception as error:  # as above

@@ -105,7 +105,10 @@ def _check_forward(model: nn.Module, again: nn.Module, images: Tensor, task: Tas
         mode = "train" if train else "eval"
         what = f"{name} fails on a batch of {len(batch)} images of {shape} in {mode} mode"
         with _KEY.fold("forward", draws).seeded(images.device):
-            output = _guarded(network.train(train), what, batch, advice=advice)
+            given = batch.clone()
+            output = _guarded(network.train(train), what, given, advice=advice)
+        if not torch.equal(given, batch):
+            raise UserError(f"{name} changes the images it is given; compute with a copy of them.")
         _check_output(output, (len(batch), task.num_classes), f"{name} in {mode} mode")
         result: Tensor = output
         return result
@@ -141,14 +144,14 @@ def _check_output(output: Any, shape: tuple[int, int], who: str) -> None:
 
 def _check_features(model: nn.Module, images: Tensor, task: Task, classifier: str | None, name: str) -> None:
     """What FedAF takes of a model: features before the classifier, and gradients through them to the images."""
-    backbone = Backbone(model, task, images.device, classifier)
     images = images.clone().requires_grad_()
     weights = dict(model.state_dict(keep_vars=True))
     advice = "set model.classifier to the layer after them"
-    try:
-        features, logits = backbone(weights, images)
-    except Exception as error:  # what the classifier is given may be anything
-        raise UserError(f"{name} has no features ({reason(error)}); {advice}.") from error
+    features, logits = _guarded(
+        lambda: Backbone(model, task, images.device, classifier)(weights, images),
+        f"{name} gives no features",
+        advice=advice,
+    )
     if len(features) != len(images) or not features.is_floating_point():
         raise UserError(
             f"the features of {name} are {_short(features.dtype)} {list(features.shape)} for {len(images)} images, not "
