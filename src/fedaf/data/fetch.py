@@ -1,0 +1,116 @@
+"""Fetching the official files of a data set: downloaded, checked, unpacked, and left alone when they are there."""
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedaf.data.download import Watch, download
+from fedaf.data.remotes import REMOTES, Remote
+from fedaf.data.unpack import is_unpacked, unpack
+from fedaf.errors import DownloadFailed, UserError
+from fedaf.naming import nearest
+
+_PACS = "https://domaingeneralization.github.io"
+
+
+def fetch(name: str, data_dir: Path, *, mirror: str | None = None, watch: Watch | None = None) -> None:
+    """Bring the official files of a data set to ``data_dir/name``. ``mirror`` is an address below which all of them
+    are found by their names; the checksums stay the same. What is there and right is not downloaded again."""
+    watch = watch or Watch()
+    if name == "digits":
+        watch.said("digits is part of scikit-learn; there is nothing to fetch.")
+        return
+    for remote in remotes(name, data_dir):
+        place = data_dir / name
+        place.mkdir(parents=True, exist_ok=True)
+        with _alone(place):
+            _bring(remote, place, mirror, watch)
+
+
+def remotes(name: str, data_dir: Path) -> tuple[Remote, ...]:
+    """The files that make up a data set."""
+    if name == "pacs":
+        raise UserError(
+            f"pacs can only be downloaded with a browser: follow the link to its images at {_PACS}, and unpack them so "
+            f"that {data_dir / 'pacs'} holds the folders art_painting, cartoon, photo and sketch."
+        )
+    if name not in REMOTES:
+        raise UserError(f"{name!r} cannot be fetched{nearest(name, REMOTES)}; allowed is one of {', '.join(REMOTES)}.")
+    return REMOTES[name]
+
+
+def _bring(remote: Remote, place: Path, mirror: str | None, watch: Watch) -> None:
+    """One file, or what its archive holds."""
+    target = place / remote.name
+    if remote.folder is None:
+        _bring_file(remote, target, mirror, watch)
+        return
+    folder = place / remote.folder
+    if is_unpacked(target, folder, sha256=remote.sha256):
+        watch.said(f"{folder} is there, as it was unpacked from {remote.name}.")
+        return
+    if folder.exists():
+        raise UserError(
+            f"{folder} is there, but it is not, or no longer, what fedaf unpacked from {remote.name}; use it as it is, or "
+            "move it away and fetch again."
+        )
+    _bring_file(remote, target, mirror, watch)
+    unpack(target, remote.folder, place, sha256=remote.sha256, watch=watch)
+    target.unlink()  # its content is there now, and the receipt says which archive it came from
+    watch.said(f"{folder} is there.")
+
+
+def _bring_file(remote: Remote, target: Path, mirror: str | None, watch: Watch) -> None:
+    import pooch
+
+    if target.exists():
+        if pooch.file_hash(str(target)) == remote.sha256:
+            watch.said(f"{target} is there, and is the official file.")
+            return
+        watch.said(f"{target} is not the official file and will be replaced.")
+    url = f"{mirror.rstrip('/')}/{remote.name}" if mirror else remote.url
+    part = target.with_name(f"{target.name}.part")
+    continued = False
+
+    def downloader(url: str, output: str, _: object) -> None:
+        nonlocal continued
+        continued = download(url, part, size=remote.size, watch=watch)
+        os.replace(part, output)
+
+    def retrieve() -> None:
+        pooch.retrieve(url, f"sha256:{remote.sha256}", target.name, str(target.parent), downloader=downloader)
+
+    pooch.get_logger().setLevel(logging.WARNING)  # it would announce what the watch already hears
+    try:
+        try:
+            retrieve()
+        except ValueError:  # pooch's word for a wrong checksum
+            if not continued:
+                raise
+            watch.said(f"{remote.name}, put together from several transfers, has the wrong checksum; starting over.")
+            retrieve()
+    except ValueError as error:
+        raise DownloadFailed(
+            f"{url} sent {remote.size} bytes that are not the official file (its SHA-256 is not {remote.sha256}); they "
+            "were thrown away: try again later, or name another server with --mirror."
+        ) from error
+    watch.said(f"{target} is there; its checksum is right.")
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Two fetches would write into the same files; a file system without locks goes without."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another fetch is at work in {place}; wait for it to end.") from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
