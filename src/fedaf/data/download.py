@@ -6,7 +6,6 @@ import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from fedaf.errors import DownloadFailed, UserError
 
@@ -31,8 +30,6 @@ class Watch:
 def download(url: str, part: Path, *, size: int, watch: Watch) -> bool:
     """Fill ``part`` with the ``size`` bytes at ``url``, after what it holds already. Returns whether it was put
     together from more than one transfer: then it may be a mixture, which only its checksum can tell."""
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise UserError(f"{url} is not an address to download from; allowed are http:// and https://.")
     if _length(part) > size:
         part.unlink()
     continued = _length(part) == size

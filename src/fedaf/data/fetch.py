@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fedaf.data.download import Watch, download
 from fedaf.data.remotes import REMOTES, Remote
@@ -23,15 +24,16 @@ def fetch(name: str, data_dir: Path, *, mirror: str | None = None, watch: Watch 
     if name == "digits":
         watch.said("digits is part of scikit-learn; there is nothing to fetch.")
         return
-    for remote in remotes(name, data_dir):
-        place = data_dir / name
-        place.mkdir(parents=True, exist_ok=True)
-        with _alone(place):
+    files, place = _files(name, data_dir), data_dir / name
+    if mirror is not None:
+        _check_address(mirror)
+    place.mkdir(parents=True, exist_ok=True)
+    with _alone(place):
+        for remote in files:
             _bring(remote, place, mirror, watch)
 
 
-def remotes(name: str, data_dir: Path) -> tuple[Remote, ...]:
-    """The files that make up a data set."""
+def _files(name: str, data_dir: Path) -> tuple[Remote, ...]:
     if name == "pacs":
         raise UserError(
             f"pacs can only be downloaded with a browser: follow the link to its images at {_PACS}, and unpack them so "
@@ -40,6 +42,16 @@ def remotes(name: str, data_dir: Path) -> tuple[Remote, ...]:
     if name not in REMOTES:
         raise UserError(f"{name!r} cannot be fetched{nearest(name, REMOTES)}; allowed is one of {', '.join(REMOTES)}.")
     return REMOTES[name]
+
+
+def _check_address(mirror: str) -> None:
+    try:
+        parts = urlsplit(mirror)
+        is_address = parts.scheme in ("http", "https") and parts.hostname is not None
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise UserError(f"--mirror {mirror!r} is not an address; give one such as http://host/folder.")
 
 
 def _bring(remote: Remote, place: Path, mirror: str | None, watch: Watch) -> None:
@@ -54,8 +66,8 @@ def _bring(remote: Remote, place: Path, mirror: str | None, watch: Watch) -> Non
         return
     if folder.exists():
         raise UserError(
-            f"{folder} is there, but it is not, or no longer, what fedaf unpacked from {remote.name}; use it as it is, or "
-            "move it away and fetch again."
+            f"{folder} is there, but it is not, or no longer, what fedaf unpacked from {remote.name}; use it as it is, "
+            "or move it away and fetch again."
         )
     _bring_file(remote, target, mirror, watch)
     unpack(target, remote.folder, place, sha256=remote.sha256, watch=watch)
