@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,31 +86,45 @@ def _bring_file(remote: Remote, target: Path, mirror: str | None, watch: Watch) 
         watch.said(f"{target} is not the official file and will be replaced.")
     url = f"{mirror.rstrip('/')}/{remote.name}" if mirror else remote.url
     part = target.with_name(f"{target.name}.part")
-    continued = False
-
-    def downloader(url: str, output: str, _: object) -> None:
-        nonlocal continued
-        continued = download(url, part, size=remote.size, watch=watch)
-        os.replace(part, output)
-
-    def retrieve() -> None:
-        pooch.retrieve(url, f"sha256:{remote.sha256}", target.name, str(target.parent), downloader=downloader)
-
-    pooch.get_logger().setLevel(logging.WARNING)  # it would announce what the watch already hears
-    try:
-        try:
-            retrieve()
-        except ValueError:  # pooch's word for a wrong checksum
-            if not continued:
-                raise
-            watch.said(f"{remote.name}, put together from several transfers, has the wrong checksum; starting over.")
-            retrieve()
-    except ValueError as error:
+    continued = download(url, part, size=remote.size, watch=watch)
+    right = _check(remote, part, target)
+    if not right and continued:
+        watch.said(f"{remote.name}, put together from several transfers, has the wrong checksum; starting over.")
+        download(url, part, size=remote.size, watch=watch)
+        right = _check(remote, part, target)
+    if not right:
         raise DownloadFailed(
             f"{url} sent {remote.size} bytes that are not the official file (its SHA-256 is not {remote.sha256}); they "
             "were thrown away: try again later, or name another server with --mirror."
-        ) from error
+        )
     watch.said(f"{target} is there; its checksum is right.")
+
+
+def _check(remote: Remote, part: Path, target: Path) -> bool:
+    """Move the part to its place if it is the official file, and throw it away if not. It is checked in a folder apart
+    and under a second name, so that a kill at this point neither costs the download nor leaves litter."""
+    import pooch
+
+    def hand_over(_url: str, output: str, _pooch: object) -> None:
+        os.unlink(output)
+        try:
+            os.link(part, output)
+        except OSError:  # a file system without links
+            os.replace(part, output)
+
+    pooch.get_logger().setLevel(logging.WARNING)  # it would announce what the watch already heard
+    aside = part.with_name(".checking")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        found = pooch.retrieve(remote.url, f"sha256:{remote.sha256}", target.name, str(aside), downloader=hand_over)
+        os.replace(found, target)
+    except ValueError:  # pooch's word for a wrong checksum
+        part.unlink(missing_ok=True)
+        return False
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    part.unlink(missing_ok=True)
+    return True
 
 
 @contextmanager

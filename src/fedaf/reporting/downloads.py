@@ -17,7 +17,8 @@ class PlainDownloads(Watch):
         self._what, self._total, self._tenths = "", 0, 0
 
     def began(self, what: str, done: int, total: int) -> None:
-        self._what, self._total, self._tenths = what, total, self._tenth(done)
+        self._what, self._total = what, total
+        self._tenths = self._tenth(done)
         self.said(f"{what}: {size(total)}" + (f", of which {size(done)} are there" if done else ""))
 
     def advanced(self, done: int) -> None:
