@@ -113,9 +113,11 @@ def test_a_part_longer_than_the_file_is_thrown_away(server, tiny, tmp_path):
 def test_a_range_that_begins_elsewhere_is_not_used(server, tiny, tmp_path):
     server.shift = -7
     leave_part(tiny, CONTENT[:HALF])
-    fetch("tiny", tmp_path)
+    log = Log()
+    fetch("tiny", tmp_path, watch=log)
     assert_only(tiny)
     assert [asked for _, asked in server.requests] == [f"bytes={HALF}-", None]
+    assert not any("starting over" in sentence for sentence in log.sentences)
 
 
 def test_a_broken_connection_is_taken_up_again(server, tiny, tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,7 @@ Mirror = Annotated[
     str | None, typer.Option(help="Take all files, by their names, from below this address; same checksums.")
 ]
 
+_DATA_DIR = Path("data")
 _SAMPLES = {
     "digits": "1438 + 359",
     "mnist": "60000 + 10000",
@@ -37,7 +39,7 @@ _SAMPLES = {
 
 
 @app.command("list")
-def list_(data_dir: DataDir = Path("data")) -> None:
+def list_(data_dir: DataDir = _DATA_DIR) -> None:
     """List the data sets, and where they are or how to get them."""
     from rich.box import SIMPLE
     from rich.markup import escape
@@ -54,7 +56,7 @@ def list_(data_dir: DataDir = Path("data")) -> None:
 
 
 @app.command()
-def inspect(name: Name, data_dir: DataDir = Path("data"), out: Sheet = None) -> None:
+def inspect(name: Name, data_dir: DataDir = _DATA_DIR, out: Sheet = None) -> None:
     """Show what is in a data set: counts, colours, and some images of each class as a contact sheet."""
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
@@ -76,7 +78,7 @@ def inspect(name: Name, data_dir: DataDir = Path("data"), out: Sheet = None) -> 
 
 
 @app.command()
-def fetch(name: Fetched, data_dir: DataDir = Path("data"), mirror: Mirror = None) -> None:
+def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -> None:
     """Download the official files of a data set, check them, and unpack them.
 
     A download that was cut short goes on where it stopped; what is there and right is left as it is.
@@ -98,9 +100,10 @@ def _where(name: str, data_dir: Path) -> str:
     path = data_dir / f"{name}.npz"
     if path.is_file():
         return str(path)
+    command = f"fedaf data fetch {name}" + (f" --data-dir {quote(str(data_dir))}" if data_dir != _DATA_DIR else "")
     if name not in REMOTES:
-        return "not here"
-    return f"fedaf data fetch {name} ({size(sum(remote.size for remote in REMOTES[name]))})"
+        return f"{command} says how"
+    return f"{command} ({size(sum(remote.size for remote in REMOTES[name]))})"
 
 
 def _colours(data: "DataSet") -> list[str]:
