@@ -63,7 +63,7 @@ def _transfer(url: str, part: Path, size: int, watch: Watch) -> bool:
             raise UserError(f"{missing}, but only {free} are free in {part.parent}; make room or choose another disk.")
         if not continued:
             part.unlink(missing_ok=True)
-            _tag(part).write_text(_validator(response))
+            _tag(part).write_text(_validator(response), encoding="latin-1")
         with part.open("ab") as file:
             while done < size:
                 try:
@@ -83,7 +83,7 @@ def _ask(url: str, part: Path, held: int, size: int) -> http.client.HTTPResponse
     headers = {"User-Agent": "fedaf", "Accept-Encoding": "identity"}
     if held:
         headers["Range"] = f"bytes={held}-"
-        if _tag(part).exists() and (validator := _tag(part).read_text()):
+        if _tag(part).exists() and (validator := _tag(part).read_text(encoding="latin-1")):
             headers["If-Range"] = validator  # a file that has changed comes whole
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(
@@ -100,8 +100,14 @@ def _ask(url: str, part: Path, held: int, size: int) -> http.client.HTTPResponse
             "has the file with --mirror."
         ) from error
     if response.status == http.HTTPStatus.OK:
-        _refuse_other_length(url, response.headers["Content-Length"], size)
-        return response
+        length = response.headers["Content-Length"]
+        if length is None or length == str(size):
+            return response
+        response.close()
+        raise DownloadFailed(
+            f"{url} offers {length:.20} bytes, but the official file has {size}; it is another file, or a page in its "
+            "place: look at it in a browser, or name a server that has the file with --mirror."
+        )
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         begins, total = _range(response)
         if begins == held and total == size:
@@ -110,14 +116,6 @@ def _ask(url: str, part: Path, held: int, size: int) -> http.client.HTTPResponse
     if held:
         return _ask(url, part, 0, size)
     raise _answered(url, response.status)
-
-
-def _refuse_other_length(url: str, length: str | None, size: int) -> None:
-    if length is not None and length != str(size):
-        raise DownloadFailed(
-            f"{url} offers {length:.20} bytes, but the official file has {size}; it is another file, or a page in its "
-            "place: look at it in a browser, or name a server that has the file with --mirror."
-        )
 
 
 def _answered(url: str, status: int) -> DownloadFailed:
@@ -141,7 +139,8 @@ def _range(response: http.client.HTTPResponse) -> tuple[int, int]:
 def _validator(response: http.client.HTTPResponse) -> str:
     """What tells this version of the file from another; weak tags do not."""
     tag = response.headers["ETag"] or ""
-    return tag if tag.startswith('"') else response.headers["Last-Modified"] or ""
+    found = tag if tag.startswith('"') else response.headers["Last-Modified"] or ""
+    return found if found.isprintable() else ""  # it goes into a header of ours
 
 
 def _tag(part: Path) -> Path:
