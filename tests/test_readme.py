@@ -30,11 +30,11 @@ def test_the_model_in_the_readme_runs(tmp_path, monkeypatch):
 
 
 def test_the_commands_in_the_readme_have_only_flags_that_exist():
-    commands = re.findall(r"^fedaf (run|compare|settings) (.*?)(?:#.*)?$", README, re.MULTILINE)
+    commands = re.findall(r"^fedaf (run|compare|settings|data [a-z]+) (.*?)(?:#.*)?$", README, re.MULTILINE)
     assert len(commands) >= 5
     for verb, arguments in commands:
         shown = subprocess.run(
-            [sys.executable, "-m", "fedaf", verb, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "fedaf", *verb.split(), "--help"], capture_output=True, text=True, check=True
         )
         for flag in re.findall(r"--[a-z-]+", arguments):
             assert flag in shown.stdout, f"fedaf {verb} {arguments}"

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 import fedaf
-from fedaf import cli_policy
+from fedaf import cli_data, cli_policy
 from fedaf.errors import FedafError, UserError
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
+app.add_typer(cli_data.app)
 
-app.add_typer(cli_policy.app, name="policy")
+app.add_typer(cli_policy.app)
 
 _LONG_RUN = 30  # seconds from which on a run is announced with an estimate
 _COMPARISON = "comparison.json"
@@ -222,7 +223,7 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.", 2)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
-        _fail("stopped; --resume with the run's directory goes on after its last finished round.", code)
+        _fail("stopped; a run goes on with --resume and its directory, a download with the same command.", code)
     sys.exit(code or 0)
 
 
