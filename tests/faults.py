@@ -33,8 +33,8 @@ class FaultyTransport:
 
 @dataclass(frozen=True)
 class Damage:
-    """What happens to the reply to one request: it is changed on the wire, dropped (``None``), or held back until
-    the next phase is under way (``late``)."""
+    """What happens to the reply to one request: it is changed on the wire, dropped (``None``), or comes when the
+    server no longer waits for it (``late``)."""
 
     at: Tag
     late: bool = False
@@ -50,7 +50,7 @@ class Wire:
         self._held: dict[Tag, bytes | Failed] = {}
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
-        arrived, self._held = self._held, {}
+        arrived = dict(self._held)
         for client, request in requests.items():
             asked = Request.decode(request.encode())
             tag = (client, asked.round, asked.phase)
@@ -133,7 +133,7 @@ class Illness:
 class _IllPhase(Phase):
     def __init__(self, inner: Phase, illness: Illness) -> None:
         self._inner, self._illness = inner, illness
-        self.name = inner.name  # type: ignore[misc]
+        self.name = inner.name
         self._patient = ""
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
@@ -160,7 +160,7 @@ class _IllPhase(Phase):
 def afflicted(method: Method, illness: Illness) -> Method:
     """The same method, but for what the illness does to one client's work."""
 
-    class Afflicted(type(method)):  # type: ignore[misc]
+    class Afflicted(type(method)):
         @property
         def phases(self) -> tuple[Phase, ...]:
             return tuple(_IllPhase(p, illness) if p.name == illness.at[2] else p for p in super().phases)

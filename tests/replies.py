@@ -35,11 +35,11 @@ MOST_DECIBELS = 10 * math.log10(255**2 * 12) + 1
 
 
 def a_float(value: object, low: float, high: float = 1e30) -> bool:
-    return type(value) in (int, float) and low <= value <= high  # type: ignore[operator]
+    return type(value) in (int, float) and low <= value <= high
 
 
 def an_int(value: object, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high  # type: ignore[operator]
+    return type(value) is int and low <= value <= high
 
 
 def arrays(tensors: Tensors, wanted: Mapping[str, torch.dtype]) -> dict[str, np.ndarray] | None:

@@ -10,7 +10,8 @@ from fedaf.protocol import Key, Payload, Phase, Refused, Tensors, pack, read_sca
 
 _HEADER = "request"
 _HEADER_FIELDS = {"run": str, "round": int, "phase": str, "accepted": int, "key": int, "seconds": float}
-_LONGEST_NAME = 100
+_HEADER_RANGES = {"round": (1, 2**63), "accepted": (0, 2**63), "key": (0, 2**63), "seconds": (0, math.inf)}
+_LONGEST_NAME = 100  # of a run or a phase; a client writes the run to its disk
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,7 @@ class Request:
         for name, kind in _HEADER_FIELDS.items():
             if type(header.get(name)) is not kind:
                 raise Refused(f"a request must have a header with {name}, of type {kind.__name__}")
-        lowest = {"round": 1, "accepted": 0, "key": 0}
-        if (
-            not all(low <= header[name] < 2**63 for name, low in lowest.items())
-            or not 0 <= header["seconds"] < math.inf
-        ):
+        if not all(low <= header[name] < end for name, (low, end) in _HEADER_RANGES.items()):
             raise Refused("a request's header has a number out of range")
         if not all(len(header[name]) <= _LONGEST_NAME and header[name].isprintable() for name in ("run", "phase")):
             raise Refused(f"a request's run and phase must be printable names of at most {_LONGEST_NAME} characters")
