@@ -12,6 +12,10 @@ from fileserver import FileServer
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--fuzz", type=int, default=100_000, help="broken messages in test_fuzz.py (default: %(default)s)")
+
+
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     """The same without a new process: exit code, stdout and stderr."""
