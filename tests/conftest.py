@@ -11,6 +11,12 @@ from fedaf import cli
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path_factory):
+    """Converted data sets stay within the test."""
+    monkeypatch.setenv("FEDAF_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     """The same without a new process: exit code, stdout and stderr."""

@@ -128,7 +128,12 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
     models.check_name(config.model.name)
     device = resolve_device(config.run.device)
     method_class = methods.find(config.method_name)
-    data = catalog.load(config.data.name, Path(config.data.dir))
+    data = catalog.load(
+        config.data.name,
+        Path(config.data.dir),
+        image_size=config.data.image_size,
+        max_unreadable=config.data.max_unreadable,
+    )
     task = _task(config, data)
     split = Partition.read(saved_partition, len(data.train)) if saved_partition else _split(config, data)
     if split.redraws:
