@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import TypeVar
 
 from fedaf.data.form import Damaged, Writer
 from fedaf.protocol import UserError
@@ -67,10 +67,8 @@ def _convert(source: Source, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f"{source.identity}-", suffix=".part")
         try:
-            with os.fdopen(handle, "wb") as file:
-                writer = Writer(cast(BinaryIO, file), path.parent)
+            with os.fdopen(handle, "wb") as file, Writer(file, path.parent) as writer:
                 source.write(writer)
-                writer.close()
             os.replace(unfinished, path)
         except BaseException:
             os.unlink(unfinished)

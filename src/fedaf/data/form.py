@@ -183,6 +183,12 @@ class Writer:
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
         self._spool = spool
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
     def images(self, name: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
         """Arrays [n, *shape] one after the other; returns how many images they were. They wait in a nameless file,
         because the header with their number comes first."""
@@ -206,6 +212,3 @@ class Writer:
     def texts(self, name: str, texts: Iterable[str]) -> None:
         """Names, as an array of strings."""
         self.array(name, np.array(list(texts), dtype=np.str_))
-
-    def close(self) -> None:
-        self._zip.close()

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from fedaf.naming import printable
 from fedaf.protocol import UserError
 
 _INSTRUCTIONS = (
@@ -37,7 +38,7 @@ def load(path: Path) -> dict[Any, Any]:
         raise UserError(f"{path} {error}; only arrays and plain containers are read. Fetch it again.") from None
     except Exception as error:  # damaged bytes make an unpickler stumble in any way there is
         raise UserError(
-            f"{path} is not a whole pickle ({type(error).__name__}: {error:.80}); fetch it again."
+            f"{path} is not a whole pickle ({type(error).__name__}: {printable(str(error)):.80}); fetch it again."
         ) from error
     if not isinstance(found, dict):
         raise UserError(f"{path} must hold a dict, not {type(found).__name__}; fetch it again.")
@@ -111,7 +112,7 @@ class _Unpickler(pickle._Unpickler):
         try:
             return _STAND_INS[module, name]
         except (KeyError, TypeError):
-            raise _Refused(f"asks for {module}.{name}") from None
+            raise _Refused(f"asks for {printable(module)}.{printable(name)}") from None
 
     def load_reduce(self) -> None:
         args = self.stack.pop()

@@ -5,8 +5,9 @@ import logging
 from pathlib import Path
 
 from fedaf.data.cache import Source
-from fedaf.data.readers.images import ENDINGS, Watch, shown
+from fedaf.data.readers.images import ENDINGS, Watch
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
+from fedaf.naming import printable
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
@@ -32,13 +33,15 @@ def _tree(folder: Path) -> Tree:
     classes = sorted({sample.label for sample in train})
     domains = sorted({sample.domain for sample in train} - {""})
     if len(classes) < 2:
-        raise UserError(f"{folder} has images of one class only, {shown(classes[0])!r}; at least two are needed.")
+        raise UserError(f"{folder} has images of one class only, {printable(classes[0])!r}; at least two are needed.")
     for what, known, found in (
         ("class", classes, {sample.label for sample in test}),
         ("domain", domains, {sample.domain for sample in test} - {""}),
     ):
         if strange := sorted(found - set(known)):
-            raise UserError(f"{folder} has test images of {what} {shown(strange[0])!r}, but no training images of it.")
+            raise UserError(
+                f"{folder} has test images of {what} {printable(strange[0])!r}, but no training images of it."
+            )
     if bool(domains) != bool(test[0].domain):
         raise UserError(f"{folder} has folders for domains in one of train/ and test/ only; sort both alike.")
     return Tree(folder, train, test, classes, domains)
@@ -56,7 +59,9 @@ def _is_split(folder: Path) -> bool:
             "classes directly here, and a fifth of the images is held out for testing."
         )
     if beside := sorted(folders - parts):
-        log.warning("%s in %s stands beside train/ and test/, and is ignored", ", ".join(map(shown, beside)), folder)
+        log.warning(
+            "%s in %s stands beside train/ and test/, and is ignored", ", ".join(map(printable, beside)), folder
+        )
     return True
 
 
@@ -71,7 +76,7 @@ def _samples(folder: Path, part: str) -> list[Sample]:
         raise UserError(f"{folder / part} holds no images in folders of classes; images end in {endings}.")
     by_depth = {len(file.split("/")): file for file in files}
     if len(by_depth) > 1 or not {2, 3} & by_depth.keys():
-        shallow, deep = shown(by_depth[min(by_depth)]), shown(by_depth[max(by_depth)])
+        shallow, deep = printable(by_depth[min(by_depth)]), printable(by_depth[max(by_depth)])
         example = f"{shallow} and {deep}" if len(by_depth) > 1 else shallow
         raise UserError(
             f"{folder / part} must hold its images as CLASS/IMAGE, or all as DOMAIN/CLASS/IMAGE, but it has {example}."

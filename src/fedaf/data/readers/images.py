@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fedaf.naming import printable
+
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _FORMATS = ("PNG", "JPEG", "MPO", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # others of Pillow's start programs
 _AT_ONCE = 64  # files that are decoded before they are written
@@ -80,7 +82,7 @@ def decode_all(
             rows: list[int] = []
             for number, found in enumerate(pool.map(one, (root / name for name in some)), first):
                 if isinstance(found, str):
-                    tally.unreadable[shown(names[number])] = found
+                    tally.unreadable[printable(names[number])] = found
                 else:
                     read.append(found)
                     rows.append(number)
@@ -89,11 +91,6 @@ def decode_all(
                 watch(tally.done, tally.files)
             if read:
                 yield np.stack(read), rows
-
-
-def shown(name: str) -> str:
-    """A file name as it may be printed and stored."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def _try(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray | str:
@@ -119,7 +116,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except FileNotFoundError:
         raise Unreadable("it is not there") from None
     except Exception as error:  # decoders raise everything from struct.error to MemoryError on damaged files
-        raise Unreadable(f"{shown(str(error)) or type(error).__name__:.100}") from error
+        raise Unreadable(f"{printable(str(error)) or type(error).__name__:.100}") from error
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:

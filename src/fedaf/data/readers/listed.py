@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fedaf.data.readers.images import shown
 from fedaf.data.readers.trees import Sample
+from fedaf.naming import printable
 from fedaf.protocol import UserError
 
 
@@ -36,7 +36,7 @@ def listed(path: Path, domain: str, classes: Collection[str], *, others: bool) -
         known = len(parts) == 3 and parts[0] == domain and not {"", ".", ".."} & set(parts) and "\0" not in name
         if not known or not label.isdecimal() or not (others or parts[1] in classes):
             raise UserError(
-                f"line {number} of {path} is {shown(line)!r:.80}; it must be {domain}/CLASS/FILE and a number."
+                f"line {number} of {path} is {printable(line)!r:.80}; it must be {domain}/CLASS/FILE and a number."
             )
         if parts[1] in classes:
             samples.append(Sample("/".join(parts), parts[1], domain))

@@ -13,7 +13,8 @@ import numpy as np
 
 from fedaf.data.cache import Source
 from fedaf.data.form import Writer
-from fedaf.data.readers.images import ENDINGS, Mode, Tally, Watch, common, decode_all, quietly, shown
+from fedaf.data.readers.images import ENDINGS, Mode, Tally, Watch, common, decode_all, quietly
+from fedaf.naming import printable
 from fedaf.protocol import Key, UserError
 
 log = logging.getLogger(__name__)
@@ -108,9 +109,9 @@ def _write(tree: Tree, side: int | None, colour: bool, watch: Watch | None, writ
             writer.array(f"y_{part}", np.array([classes[samples[row].label] for row in rows]))
             if domains:
                 writer.array(f"domain_{part}", np.array([domains[samples[row].domain] for row in rows]))
-    writer.texts("classes", map(shown, classes))
+    writer.texts("classes", map(printable, classes))
     if domains:
-        writer.texts("domains", map(shown, domains))
+        writer.texts("domains", map(printable, domains))
     writer.array("files", np.array(tally.files))
     writer.texts("unreadable", tally.unreadable)
     writer.texts("reasons", tally.unreadable.values())
