@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datafiles import CIFAR10_FILES, cifar_batch, pixels, python2_pickle
@@ -198,6 +198,7 @@ def test_a_truncated_pickle_is_named(tmp_path, at):
 WHOLE = python2_pickle({b"data": pixels(2, 5), b"labels": [1, 2], b"x": b"y" * 300})
 
 
+@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=40), st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))))
 def test_random_bytes_give_a_dict_or_a_sentence(tmp_path_factory, change):
     path = tmp_path_factory.getbasetemp() / "random-pickle"

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datafiles import idx, pixels, write_idx
@@ -89,6 +89,7 @@ def test_a_gzip_bomb_is_not_expanded_beyond_what_it_declares(tmp_path, monkeypat
     assert sum(expanded) == 4 + 4 + 30 + 1
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=60), packed=st.booleans())
 def test_random_bytes_give_a_sentence(tmp_path_factory, data, packed):
     path = tmp_path_factory.getbasetemp() / ("random.gz" if packed else "random")

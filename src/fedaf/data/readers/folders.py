@@ -74,7 +74,7 @@ def _samples(folder: Path, part: str) -> list[Sample]:
     if not files:
         endings = " ".join(sorted(ending[1:] for ending in ENDINGS))
         raise UserError(f"{folder / part} holds no images in folders of classes; images end in {endings}.")
-    by_depth = {len(file.split("/")): file for file in files}
+    by_depth = {len(file.split("/")): file for file in reversed(files)}
     if len(by_depth) > 1 or not {2, 3} & by_depth.keys():
         shallow, deep = printable(by_depth[min(by_depth)]), printable(by_depth[max(by_depth)])
         example = f"{shallow} and {deep}" if len(by_depth) > 1 else shallow

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from fedaf.naming import printable
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
-_FORMATS = ("PNG", "JPEG", "MPO", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # others of Pillow's start programs
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # others of Pillow's start programs
 _AT_ONCE = 64  # files that are decoded before they are written
 _SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 _ORIENTATION = 0x0112

@@ -62,9 +62,8 @@ def image_files(folder: Path) -> list[str]:
             name = f"{inside}{item.name}"
             if item.name.startswith("."):
                 ignored += 1
-            elif item.is_dir():
-                if depth < _DEEPEST:  # a link to a folder above would have no end
-                    pending.append((f"{name}/", depth + 1))
+            elif item.is_dir() and depth < _DEEPEST:  # a link to a folder above would have no end
+                pending.append((f"{name}/", depth + 1))
             elif os.path.splitext(item.name)[1].lower() in ENDINGS:
                 found.append(name)
             else:
@@ -113,8 +112,9 @@ def _write(tree: Tree, side: int | None, colour: bool, watch: Watch | None, writ
     if domains:
         writer.texts("domains", map(printable, domains))
     writer.array("files", np.array(tally.files))
-    writer.texts("unreadable", tally.unreadable)
-    writer.texts("reasons", tally.unreadable.values())
+    unreadable = dict(sorted(tally.unreadable.items()))
+    writer.texts("unreadable", unreadable)
+    writer.texts("reasons", unreadable.values())
 
 
 def _look(tree: Tree, side: int | None, colour: bool) -> tuple[tuple[int, int], Mode]:
