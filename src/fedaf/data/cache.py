@@ -7,11 +7,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fedaf.data.form import Damaged, Writer
+from fedaf.data.form import Damaged, Unwritable, Writer, writing
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Source:
     @property
     def state(self) -> str:
         """Changes when a file is added, removed or written to."""
-        return _digest([_state(path, self.root) for path in sorted(self.files)])
+        return _digest(sorted(_state(path, self.root) for path in self.files))
 
 
 def folder() -> Path:
@@ -64,38 +65,41 @@ def opened(source: Source, open_copy: Callable[[Path], T]) -> T:
 def _convert(source: Source, path: Path) -> None:
     """Under a temporary name until it is whole: whoever looks, or is killed, never leaves or meets half a file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f"{source.identity}-", suffix=".part")
+        with writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f"{source.identity}-", suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file, Writer(file, path.parent) as writer:
                 source.write(writer)
-            os.replace(unfinished, path)
+            with writing():
+                os.replace(unfinished, path)
         except BaseException:
             os.unlink(unfinished)
             raise
-        _remove_older(source, path)
-    except OSError as error:
+    except Unwritable as error:
         raise UserError(
             f"{source.root} could not be converted into {path.parent} ({error}); "
             "set FEDAF_CACHE to a folder that can be written and has space."
         ) from error
+    _remove_older(source, path)
 
 
 def _remove_older(source: Source, newest: Path) -> None:
     for path in newest.parent.glob(f"{source.identity}-*"):
-        abandoned = path.suffix == ".part" and path.stat().st_mtime < time.time() - _ABANDONED
-        if abandoned or (path.suffix == ".npz" and path != newest):
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # another process may have removed it, or finished it
+            abandoned = path.suffix == ".part" and path.stat().st_mtime < time.time() - _ABANDONED
+            if abandoned or (path.suffix == ".npz" and path != newest):
+                path.unlink()
 
 
 def _digest(of: object) -> str:
     return hashlib.sha256(json.dumps(of).encode()).hexdigest()[:20]
 
 
-def _state(path: Path, root: Path) -> list[object]:
-    name = os.path.relpath(path, root)
+def _state(path: Path, root: Path) -> tuple[str, int, int]:
+    name = os.fspath(path).removeprefix(os.fspath(root))
     try:
-        found = path.stat()
+        found = os.stat(path)
     except OSError:
-        return [name]
-    return [name, found.st_size, found.st_mtime_ns]
+        return name, -1, 0
+    return name, found.st_size, found.st_mtime_ns

@@ -19,9 +19,8 @@ __all__ = ["CATALOG", "Entry", "check_name", "load", "locate"]
 
 _DIGITS_SPLIT = Key(20240617)  # the test split of digits is the same in every run, whatever its seed
 _NPZ, _FOLDER = "npz:", "folder:"
-_PACS_ADVICE = (
-    "it has to be fetched with a browser from https://dali-dl.github.io/project_iccv2017.html; "
-    "put the folders of its four domains into {}"
+_BY_HAND = (
+    "fetch it with a browser from https://dali-dl.github.io/project_iccv2017.html and put its folders into one of these"
 )
 
 
@@ -48,23 +47,13 @@ def load(
     check_name(name)
     if name == "digits":
         return _digits(image_size)
-    found = _find(name, data_dir, image_size, watch)
-    if found is None:
-        raise UserError(_missing(name, data_dir))
-    shown = found.root if isinstance(found, Source) else found
-    # An image tree is resized to what is asked for; only arrays can turn out to have another size.
-    opened = partial(
-        stored.read,
-        name,
-        shown=shown,
-        entry=CATALOG.get(name),
-        image_size=image_size,
-        max_unreadable=max_unreadable,
-    )
-    if isinstance(found, Source):
-        return cache.opened(found, opened)
-    with npz.refusing(found):
-        return opened(found)
+    try:
+        found = _find(name, data_dir, image_size, watch)
+        if found is None:
+            raise UserError(_missing(name, data_dir))
+        return _open(name, found, image_size, max_unreadable)
+    except OSError as error:
+        raise UserError(f"data set {name!r} cannot be read ({error}).") from error
 
 
 def locate(name: str, data_dir: Path) -> Path | None:
@@ -72,7 +61,7 @@ def locate(name: str, data_dir: Path) -> Path | None:
     check_name(name)
     try:
         found = None if name == "digits" else _find(name, data_dir, None, None)
-    except UserError:
+    except (UserError, OSError):
         return None
     return found.root if isinstance(found, Source) else found
 
@@ -96,9 +85,15 @@ def _find(
             return cifar.find(name, data_dir, entry)
         case "pacs":
             return pacs.find(data_dir, entry, image_size=image_size, watch=watch)
-        case "domainnet":
-            return domainnet.find(data_dir, entry, image_size=image_size, watch=watch)
-    raise AssertionError(f"no reader of {name}")
+    return domainnet.find(data_dir, entry, image_size=image_size, watch=watch)
+
+
+def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float) -> DataSet:
+    read = partial(stored.read, name, entry=CATALOG.get(name), image_size=image_size, max_unreadable=max_unreadable)
+    if isinstance(found, Source):
+        return cache.opened(found, partial(read, shown=found.root))
+    with npz.refusing(found):
+        return read(found, shown=found)
 
 
 def _arrays(name: str, data_dir: Path) -> list[Path]:
@@ -108,20 +103,25 @@ def _arrays(name: str, data_dir: Path) -> list[Path]:
     return [data_dir / f"{stem}.npz" for stem in ((name, "pacs64") if name == "pacs" else (name,))]
 
 
+def _folders(name: str, data_dir: Path) -> list[Path]:
+    """The folders in which the published files of a data set may lie."""
+    match name:
+        case "mnist" | "fashionmnist":
+            return idx.places(name, data_dir)
+        case "cifar10" | "cifar100":
+            return cifar.places(name, data_dir)
+        case "pacs":
+            return pacs.places(data_dir)
+    return domainnet.places(data_dir)
+
+
 def _missing(name: str, data_dir: Path) -> str:
     """Every place where a data set is looked for, and how to get it."""
     if name.startswith(_NPZ):
         return f"data set {name!r} is not at {_arrays(name, data_dir)[0]}; name a file that is there."
-    places = {"pacs": pacs.places, "domainnet": domainnet.places}
-    readers = {"mnist": idx, "fashionmnist": idx, "cifar10": cifar, "cifar100": cifar}
-    folders = places[name](data_dir) if name in places else readers[name].places(name, data_dir)
-    looked = ", ".join(str(place) for place in (*_arrays(name, data_dir), *folders))
-    advice = _PACS_ADVICE.format(data_dir / "pacs") if name == "pacs" else _fetch(name, data_dir)
-    return f"data set {name!r} is at none of {looked}; {advice}, or name its folder with --data-dir."
-
-
-def _fetch(name: str, data_dir: Path) -> str:
-    return f"get it with `fedaf data fetch {name} --data-dir {data_dir}`"
+    looked = ", ".join(str(place) for place in (*_arrays(name, data_dir), *_folders(name, data_dir)))
+    advice = _BY_HAND if name == "pacs" else f"get it with `fedaf data fetch {name} --data-dir {data_dir}`"
+    return f"data set {name!r} is at none of {looked}; {advice}, or name the folder it is in with --data-dir."
 
 
 def _digits(image_size: int | None) -> DataSet:

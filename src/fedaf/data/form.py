@@ -33,6 +33,10 @@ class Damaged(ValueError):
     """A file that is no whole .npz, or lacks an array."""
 
 
+class Unwritable(Exception):
+    """A copy cannot be written; not to be confused with a source that cannot be read."""
+
+
 @contextmanager
 def _damage() -> Iterator[None]:
     """What zipfile, zlib and numpy raise on bytes that are not what they expect."""
@@ -175,6 +179,15 @@ class Npz:
         return int(info.header_offset + 30 + name + extra)
 
 
+@contextmanager
+def writing() -> Iterator[None]:
+    """What fails in here is the writing of a copy."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(str(error)) from error
+
+
 class Writer:
     """Writes a data set in the form, with images as they come: neither are all in memory, nor need their number be
     known before the last. ``files`` and the unreadable ones are noted with them."""
@@ -187,18 +200,22 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._zip.close()
+        with writing():
+            self._zip.close()
 
     def images(self, name: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
         """Arrays [n, *shape] one after the other; returns how many images they were. They wait in a nameless file,
         because the header with their number comes first."""
-        with tempfile.TemporaryFile(dir=self._spool) as spool:
+        with writing():
+            spool = tempfile.TemporaryFile(dir=self._spool)  # noqa: SIM115
+        with spool:
             count = 0
             for chunk in chunks:
-                spool.write(np.ascontiguousarray(chunk, np.uint8).reshape(len(chunk), *shape).data)
+                with writing():
+                    spool.write(np.ascontiguousarray(chunk, np.uint8).reshape(len(chunk), *shape).data)
                 count += len(chunk)
-            spool.seek(0)
-            with self._zip.open(f"{name}.npy", "w", force_zip64=True) as member:
+            with writing(), self._zip.open(f"{name}.npy", "w", force_zip64=True) as member:
+                spool.seek(0)
                 header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
                 np.lib.format.write_array_header_1_0(member, header)
                 while data := spool.read(CHUNK):
@@ -206,7 +223,7 @@ class Writer:
         return count
 
     def array(self, name: str, array: np.ndarray) -> None:
-        with self._zip.open(f"{name}.npy", "w", force_zip64=True) as member:
+        with writing(), self._zip.open(f"{name}.npy", "w", force_zip64=True) as member:
             np.lib.format.write_array(member, array, allow_pickle=False)
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
