@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fedaf.protocol import UserError
 
 
 def load(folder, **options):
-    return catalog.load(f"folder:{folder}", folder, **options)
+    return catalog.load(f"folder:{folder}", Path("unused"), **options)
 
 
 def test_folders_are_classes_and_a_fifth_of_each_is_for_testing(tmp_path):
@@ -228,6 +229,8 @@ def test_a_folder_that_is_no_data_set_is_a_sentence(tmp_path, case):
 def test_a_folder_that_is_not_there_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"there is no folder .*nowhere"):
         load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="cannot be read"):
+        load("x" * 5000)
     with pytest.raises(UserError, match="folder:DIR"):
         catalog.check_name("folder:")
 

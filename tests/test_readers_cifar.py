@@ -187,6 +187,13 @@ def test_a_pickle_that_is_no_data_is_refused(tmp_path, case):
     assert words in str(error.value), error.value
 
 
+def test_an_array_that_was_never_filled_is_no_data(tmp_path):
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"\x80\x02}U\x04data" + ARRAY + b"s.")
+    with pytest.raises(UserError, match=r"data in .*data_batch_1 must be bytes in rows"):
+        catalog.load("cifar10", tmp_path)
+
+
 @pytest.mark.parametrize("at", [0.01, 0.3, 0.5, 0.9, 0.999])
 def test_a_truncated_pickle_is_named(tmp_path, at):
     whole = python2_pickle(GOOD)

@@ -334,3 +334,15 @@ def test_predictions_keep_the_order_of_more_images_than_one_batch_holds() -> Non
 
 def test_predictions_of_nothing_are_an_empty_table() -> None:
     assert predict(ByBrightness(), torch.empty(0, 1, 2, 2, dtype=torch.uint8), TASK, ENGINE).shape == (0, 3)
+
+
+def test_predictions_do_not_see_how_images_lie_in_memory() -> None:
+    class Layout(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(images.is_contiguous())
+            return images.flatten(1)
+
+    seen: list[bool] = []
+    task = Task("tiny", 3, 2, 2, 12, mean=(0.5,) * 3, std=(0.25,) * 3)
+    predict(Layout(), torch.zeros(5, 2, 2, 3, dtype=torch.uint8).permute(0, 3, 1, 2), task, ENGINE)
+    assert seen == [True]

@@ -116,6 +116,8 @@ class Npz:
             start = stream.tell()
             if dtype.hasobject or min(shape, default=0) < 0 or start + prod(shape) * dtype.itemsize != info.file_size:
                 raise ValueError(f"{name} is not an array of plain numbers of the length its header says")
+            if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
+                raise ValueError(f"{name} is stored in another length than its own")
         return Member(info, dtype, shape, fortran, start)
 
     def array(self, name: str) -> np.ndarray:

@@ -70,7 +70,7 @@ class _Array:
     """Stands in for an array under construction. Its state is (version, shape, type, column order, bytes), and the
     array a view of those bytes."""
 
-    array: np.ndarray
+    array: np.ndarray = np.empty(0, np.uint8)
 
     def set(self, state: Any) -> None:
         _, shape, kind, by_column, data = state
