@@ -11,6 +11,7 @@ from PIL import Image
 
 from datafiles import pixels, png, write_tree
 from fedaf.data import cache, catalog
+from fedaf.data.readers import images
 from fedaf.protocol import UserError
 
 
@@ -102,6 +103,19 @@ def test_a_link_to_a_folder_above_has_an_end(tmp_path):
     assert len(data.train) + len(data.test) == 10
 
 
+def test_a_link_that_leads_nowhere_is_unreadable(tmp_path):
+    write_tree(tmp_path, {"cat": 50, "dog": 50})
+    os.symlink(tmp_path / "nowhere", tmp_path / "cat" / "link.png")
+    assert load(tmp_path).unreadable == ("cat/link.png",)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    write_tree(tmp_path, {"cat": 5, "dog": 5})
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    data = load(tmp_path)
+    assert len(data.train) + len(data.test) == 10
+
+
 @pytest.mark.parametrize(
     ("shape", "size", "expected"),
     [
@@ -116,6 +130,14 @@ def test_a_link_to_a_folder_above_has_an_end(tmp_path):
 def test_small_images_of_one_size_keep_it(tmp_path, shape, size, expected):
     write_tree(tmp_path, {"cat": 5, "dog": 5}, shape=shape)
     assert tuple(load(tmp_path, image_size=size).train.images.shape[1:]) == expected
+
+
+def test_large_images_are_decoded_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "_MEMORY", 2 * 3 * 16 * 16)
+    write_tree(tmp_path, {"cat": 3, "dog": 3})
+    seen = []
+    load(tmp_path, image_size=16, watch=lambda done, _: seen.append(done))
+    assert seen == [2, 4, 6]
 
 
 def test_images_of_several_sizes_are_resized(tmp_path):
@@ -231,6 +253,8 @@ def test_a_folder_that_is_not_there_is_a_sentence(tmp_path):
         load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="cannot be read"):
         load("x" * 5000)
+    with pytest.raises(UserError, match=r"image_size is 0; it must be at least 1"):
+        load(tmp_path, image_size=0)
     with pytest.raises(UserError, match="folder:DIR"):
         catalog.check_name("folder:")
 

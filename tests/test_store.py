@@ -285,20 +285,28 @@ def test_the_cache_folder_follows_the_environment(monkeypatch):
     assert cache.folder() == Path("/c/.cache/fedaf")
 
 
-LOAD = "import sys; from pathlib import Path; from fedaf.data import catalog; d = catalog.load({!r}, Path(sys.argv[1]))"
-
-
 def test_two_processes_may_convert_at_once(tmp_path):
     write_tree(tmp_path / "own", {"cat": 150, "dog": 150}, shape=(50, 50, 3))
-    code = LOAD.format(f"folder:{tmp_path / 'own'}") + "; print(d.train.images.sum().item())"
-    both = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    code = (
+        "from pathlib import Path; from fedaf.data import catalog;"
+        f"print(catalog.load('folder:{tmp_path / 'own'}', Path()).train.images.sum().item())"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     sums = {process.communicate(timeout=120)[0] for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert len(sums) == 1
     assert [path.suffix for path in cached()] == [".npz"]
+
+
+def test_a_kill_leaves_no_half_copy(tmp_path):
+    write_tree(tmp_path / "own", {"cat": 100, "dog": 100})
+    code = (
+        "import os, sys; from pathlib import Path; from fedaf.data import catalog;"
+        f"catalog.load('folder:{tmp_path / 'own'}', Path(), watch=lambda done, total: os.kill(os.getpid(), 9))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert [path.suffix for path in cached()] == [".part"]
+    assert len(catalog.load(f"folder:{tmp_path / 'own'}", tmp_path).train) == 160
 
 
 WHOLE = arrays(train=4, test=4, shape=(2, 2))

@@ -45,6 +45,8 @@ def load(
     ``max_unreadable`` is the share of them that may be unreadable, and ``watch(done, total)`` is told while they are
     decoded. Whatever is no plain .npz is converted on first use, and kept (see ``cache.folder``)."""
     check_name(name)
+    if image_size is not None and image_size < 1:
+        raise UserError(f"data.image_size is {image_size}; it must be at least 1.")
     if name == "digits":
         return _digits(image_size)
     try:

@@ -17,7 +17,8 @@ from fedaf.naming import printable
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # others of Pillow's start programs
-_AT_ONCE = 64  # files that are decoded before they are written
+_AT_ONCE = 64  # files that are decoded before they are written, and fewer where they would fill
+_MEMORY = 64 << 20
 _SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 _ORIENTATION = 0x0112
 
@@ -75,9 +76,10 @@ def decode_all(
     """Files in order, several at a time: arrays [n, H, W] or [n, H, W, 3], with the numbers of the files they are of.
     Those that cannot be read are left out and put into the tally."""
     one = partial(_try, mode=mode, size=size)
+    step = max(1, min(_AT_ONCE, _MEMORY // (3 * size[0] * size[1])))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for first in range(0, len(names), _AT_ONCE):
-            some = names[first : first + _AT_ONCE]
+        for first in range(0, len(names), step):
+            some = names[first : first + step]
             read: list[np.ndarray] = []
             rows: list[int] = []
             for number, found in enumerate(pool.map(one, (root / name for name in some)), first):

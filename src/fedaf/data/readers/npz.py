@@ -2,6 +2,7 @@
 layout with arrays of their own for each domain)."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from fedaf.data.stored import check_images
 from fedaf.protocol import UserError
 
 _PARTS = ("train", "test")
-_NAMES = ("classes", "domains")
 
 
 def source(path: Path) -> Source | None:
@@ -30,27 +30,22 @@ def source(path: Path) -> Source | None:
     return Source("npz by domain 1", path, [path], partial(_join, path, domains))
 
 
-class refusing:  # noqa: N801
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
     """``Damaged`` bytes of a user's own file become a sentence about it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Damaged):
-            raise UserError(
-                f"{self.path} is not a data set: it must be a whole .npz file with x_train, y_train, x_test and y_test."
-            ) from error
+    try:
+        yield
+    except Damaged as error:
+        raise UserError(
+            f"{path} is not a data set: it must be a whole .npz file with x_train, y_train, x_test and y_test."
+        ) from error
 
 
 def _repack(path: Path, writer: Writer) -> None:
     with refusing(path), Npz(path) as file:
         for part in _PARTS:
             writer.images(f"x_{part}", file.member(f"x_{part}").shape[1:], file.rows(f"x_{part}"))
-        for key in ("y_train", "y_test", "domain_train", "domain_test", *_NAMES):
+        for key in ("y_train", "y_test", "domain_train", "domain_test", "classes", "domains"):
             if key in file or key.startswith("y_"):
                 writer.array(key, file.array(key))
 
@@ -67,7 +62,7 @@ def _domains(file: Npz, path: Path) -> list[str]:
             if key not in file:
                 raise UserError(f"{path} has no {key}, which the other domains have.")
             member = file.member(key)
-            if f"{domain}_x_" in key:
+            if key.startswith(f"{domain}_x_"):
                 check_images(path, key, member.dtype, member.shape)
                 shape = shape or member.shape[1:]
                 if member.shape[1:] != shape:

@@ -51,8 +51,8 @@ class Tree:
 
 
 def image_files(folder: Path) -> list[str]:
-    """The image files below a folder, sorted, with ``/`` between the parts of their names. Hidden files are passed
-    over, and others that are no images are counted in the log."""
+    """The image files below a folder, sorted, with ``/`` between the parts of their names; links that lead nowhere are
+    among them, to be reported later. Hidden files and others are ignored, and counted in the log."""
     found: list[str] = []
     ignored = 0
     pending = [("", 0)]
@@ -64,7 +64,7 @@ def image_files(folder: Path) -> list[str]:
                 ignored += 1
             elif item.is_dir() and depth < _DEEPEST:  # a link to a folder above would have no end
                 pending.append((f"{name}/", depth + 1))
-            elif os.path.splitext(item.name)[1].lower() in ENDINGS:
+            elif (item.is_file() or item.is_symlink()) and os.path.splitext(name)[1].lower() in ENDINGS:
                 found.append(name)
             else:
                 ignored += 1
