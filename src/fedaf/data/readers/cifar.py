@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -78,19 +77,17 @@ def find(name: str, data_dir: Path, entry: Entry) -> Source | None:
 
 
 def _write(folder: Path, version: _Version, num_classes: int, writer: Writer) -> None:
-    read = _rows if version.lead else _pickled
     for part, files in (("train", version.train), ("test", version.test)):
         labels: list[np.ndarray] = []
-        writer.images(f"x_{part}", (32, 32, 3), _upright(folder, version, files, read, labels))
+        writer.images(f"x_{part}", (32, 32, 3), _upright(folder, version, files, labels))
         writer.array(f"y_{part}", np.concatenate(labels))
     if names := _names(folder / version.names, version, num_classes):
         writer.texts("classes", names)
 
 
-def _upright(
-    folder: Path, version: _Version, files: Sequence[str], read: Any, labels: list[np.ndarray]
-) -> Iterator[np.ndarray]:
+def _upright(folder: Path, version: _Version, files: Sequence[str], labels: list[np.ndarray]) -> Iterator[np.ndarray]:
     """Rows of 3072 as images with channels last, piece by piece; their labels are put into the list."""
+    read = _rows if version.lead else _pickled
     step = CHUNK // _PIXELS
     for file in files:
         for pixels, numbers in read(folder / file, version):
