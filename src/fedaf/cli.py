@@ -39,7 +39,7 @@ ConfigFile = Annotated[
 Dataset = Annotated[
     str | None,
     typer.Option(
-        help="digits, mnist, fashionmnist, cifar10, cifar100, pacs, domainnet, npz:FILE or folder:DIR. (default: digits)"
+        help="digits, mnist, fashionmnist, cifar10, cifar100, pacs, domainnet, npz:FILE or folder:DIR (default: digits)"
     ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")]
