@@ -41,9 +41,12 @@ ConfigFile = Annotated[
     Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.", show_default=False)
 ]
 Dataset = Annotated[
-    str | None, typer.Option(help="Data set: digits, fashionmnist, cifar10, cifar100 or npz:FILE. (default: digits)")
+    str | None,
+    typer.Option(
+        help="digits, mnist, fashionmnist, cifar10, cifar100, pacs, domainnet, npz:FILE or folder:DIR (default: digits)"
+    ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. (default: data)")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")]
 MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, feddm, fedavg or module:Class. (default: fedaf)")]
 MethodNames = Annotated[
     str | None,

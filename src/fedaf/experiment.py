@@ -145,7 +145,12 @@ def prepare(
     device = resolve_device(config.run.device)
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
-    data = catalog.load(config.data.name, Path(config.data.dir))
+    data = catalog.load(
+        config.data.name,
+        Path(config.data.dir),
+        image_size=config.data.image_size,
+        max_unreadable=config.data.max_unreadable,
+    )
     config = _settled(config, data)
     task = _task(config, data)
     split = Partition.read(saved_partition, len(data.train)) if saved_partition else _split(config, data)
