@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedaf
 from fedaf.data import catalog
 from fedaf.data.catalog import CATALOG
 
@@ -58,3 +59,21 @@ def test_pacs():
     assert data.train.images.shape[1:] == (3, 64, 64)
     white = [float(data.train.images[data.train.domains == number].double().mean()) for number in range(4)]
     assert max(white) == white[3]  # sketches are lines on paper
+
+
+@pytest.mark.skipif(not INSTALLED.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@pytest.mark.timeout(600)
+def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from():
+    """Means of 100 garments say little. Measured with seed 0: 44 per cent of zero steps, 67 of FedAF, 65 of FedDM."""
+    small = {"ipc": 10, "real_batch": 64, "init_mean_of": 100, "server_epochs": 60, "server_batch": 32}
+    settings = {"model.width": 32, "training.augment": [], "run.device": "cpu"}
+
+    def accuracy(method: str, **options) -> float:
+        split = {"alpha": 0.1, "clients": 5, "rounds": 1}
+        return fedaf.run(
+            dataset="fashionmnist", method=method, settings=settings, server_lr=0.01, **split, **small, **options
+        ).best_accuracy
+
+    control = accuracy("feddm", local_steps=0)
+    assert accuracy("fedaf", local_steps=60, gamma=0.0, image_lr=100.0) > control + 12
+    assert accuracy("feddm", local_steps=60, image_lr=40.0) > control + 12

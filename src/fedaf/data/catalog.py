@@ -12,6 +12,7 @@ from fedaf.data.cache import Source
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.entries import CATALOG, Entry
 from fedaf.data.readers import cifar, domainnet, folders, idx, npz, pacs
+from fedaf.data.remotes import REMOTES
 from fedaf.naming import nearest
 from fedaf.protocol import Key, UserError
 
@@ -19,9 +20,6 @@ __all__ = ["CATALOG", "Entry", "check_name", "load", "locate"]
 
 _DIGITS_SPLIT = Key(20240617)  # the test split of digits is the same in every run, whatever its seed
 _NPZ, _FOLDER = "npz:", "folder:"
-_BY_HAND = (
-    "fetch it with a browser from https://dali-dl.github.io/project_iccv2017.html and put its folders into one of these"
-)
 
 
 def check_name(name: str) -> None:
@@ -122,7 +120,8 @@ def _missing(name: str, data_dir: Path) -> str:
     if name.startswith(_NPZ):
         return f"data set {name!r} is not at {_arrays(name, data_dir)[0]}; name a file that is there."
     looked = ", ".join(str(place) for place in (*_arrays(name, data_dir), *_folders(name, data_dir)))
-    advice = _BY_HAND if name == "pacs" else f"get it with `fedaf data fetch {name} --data-dir {data_dir}`"
+    verb = "says where to get it" if name not in REMOTES else "gets it"
+    advice = f"`fedaf data fetch {name} --data-dir {data_dir}` {verb}"
     return f"data set {name!r} is at none of {looked}; {advice}, or name the folder it is in with --data-dir."
 
 
