@@ -11,7 +11,8 @@ from torch import nn
 from fedaf.data.catalog import CATALOG
 from fedaf.data.partition import dirichlet
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.methods.fedavg import FedAvg, FedAvgOptions
+from fedaf.methods.averaging import AveragingOptions
+from fedaf.methods.fedavg import FedAvg
 from fedaf.models.registry import build
 from fedaf.protocol import Key, Payload, Task
 
@@ -114,7 +115,7 @@ def test_upload_of_fedaf_is_that_of_the_paper(dataset, alpha):
 def fedavg(model: str) -> tuple[nn.Module, Payload]:
     """The paper's 381,450 parameters are those of a ConvNet for 64x64 images."""
     task = Task("domainnet", 3, 64, 64, 10, mean=(0.5,) * 3, std=(0.25,) * 3)
-    method = FedAvg(FedAvgOptions(), task, partial(build, model, task, depth=3, width=128, norm="batch"))
+    method = FedAvg(AveragingOptions(), task, partial(build, model, task, depth=3, width=128, norm="batch"))
     server = method.initial(Key(0))
     reply = Payload(server.model, {"samples": 5000, "loss_ce": 0.5})
     method.phases[0].schema(method.phases[0].ask(server, "client-0")).validate(reply)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.methods.fedavg import FedAvg, FedAvgOptions
+from fedaf.methods.averaging import AveragingOptions
+from fedaf.methods.fedavg import FedAvg
 from fedaf.models.registry import build
 from fedaf.protocol import Key, Payload, Refused, Schema, Task
 
@@ -22,7 +23,7 @@ CLASSES, IPC = 4, 2
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
 MAKE_MODEL = partial(build, "convnet", TASK, depth=2, width=2, norm="batch")
 FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, MAKE_MODEL)
-FEDAVG = FedAvg(FedAvgOptions(), TASK, MAKE_MODEL)
+FEDAVG = FedAvg(AveragingOptions(), TASK, MAKE_MODEL)
 KNOWLEDGE, CONDENSE = FEDAF.phases
 (FIT,) = FEDAVG.phases
 MODEL = FEDAVG.initial(Key(0)).model

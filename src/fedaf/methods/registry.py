@@ -12,6 +12,9 @@ _BUILT_IN = {
     "fedaf": "fedaf.methods.fedaf:FedAF",
     "feddm": "fedaf.methods.feddm:FedDM",
     "fedavg": "fedaf.methods.fedavg:FedAvg",
+    "fedprox": "fedaf.methods.fedprox:FedProx",
+    "fedbn": "fedaf.methods.fedbn:FedBN",
+    "feddyn": "fedaf.methods.feddyn:FedDyn",
 }
 METHODS = tuple(_BUILT_IN)
 
