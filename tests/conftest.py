@@ -7,6 +7,7 @@ import torch
 
 from commandline import COLOURS
 from fedaf import cli
+from fileserver import FileServer
 
 torch.set_num_threads(1)
 
@@ -29,3 +30,12 @@ def call(monkeypatch, capsys, tmp_path):
 
     yield call
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A web server on loopback that is reached without any proxy."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = FileServer()
+    yield server
+    server.close()

@@ -10,11 +10,11 @@ from torch import nn
 
 from fedaf.data.catalog import CATALOG
 from fedaf.data.partition import dirichlet
-from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.averaging import AveragingOptions
+from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.fedavg import FedAvg
 from fedaf.models.registry import build
-from fedaf.protocol import Key, Payload, Task
+from fedaf.protocol import Architecture, Key, Payload, Task
 
 MIB = 2**20
 CLIENTS, IPC, SEEDS = 10, 50, 20
@@ -65,7 +65,7 @@ class Replies:
 def replies_for(dataset: str) -> Replies:
     task = task_of(dataset)
     make_model = partial(build, "convnet", task, depth=3, width=128, norm="batch")
-    return Replies(FedAF(FedAFOptions(ipc=IPC), task, make_model))
+    return Replies(FedAF(FedAFOptions(ipc=IPC), task, Architecture(make_model)))
 
 
 def classes_of_clients(dataset: str, alpha: float, seed: int) -> list[list[int]]:
@@ -115,7 +115,8 @@ def test_upload_of_fedaf_is_that_of_the_paper(dataset, alpha):
 def fedavg(model: str) -> tuple[nn.Module, Payload]:
     """The paper's 381,450 parameters are those of a ConvNet for 64x64 images."""
     task = Task("domainnet", 3, 64, 64, 10, mean=(0.5,) * 3, std=(0.25,) * 3)
-    method = FedAvg(AveragingOptions(), task, partial(build, model, task, depth=3, width=128, norm="batch"))
+    make_model = partial(build, model, task, depth=3, width=128, norm="batch")
+    method = FedAvg(AveragingOptions(), task, Architecture(make_model))
     server = method.initial(Key(0))
     reply = Payload(server.model, {"samples": 5000, "loss_ce": 0.5})
     method.phases[0].schema(method.phases[0].ask(server, "client-0")).validate(reply)

@@ -7,7 +7,7 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.data.pixels import normalise
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.models.convnet import ConvNet
-from fedaf.protocol import Key, Shard, Task
+from fedaf.protocol import Architecture, Key, Shard, Task
 
 TASK = Task("tiny", 2, 3, 3, 3, mean=(0.5, 0.2), std=(0.25, 0.5))
 CLASSES = [0, 2]
@@ -127,5 +127,5 @@ def test_a_client_condenses_a_class_from_ipc_or_min_samples_on_but_never_below_w
 ) -> None:
     options = FedAFOptions.model_validate(given)
     assert options.threshold == threshold
-    method = FedAF(options, TASK, lambda key: ConvNet(2, 3, 3, 3, depth=1, filters=2))
+    method = FedAF(options, TASK, Architecture(lambda key: ConvNet(2, 3, 3, 3, depth=1, filters=2)))
     assert method.condensed_classes([threshold - 1, threshold, threshold + 1]) == [1, 2]

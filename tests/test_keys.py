@@ -1,6 +1,7 @@
 """Random keys: a draw depends on its name alone."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,4 +81,25 @@ def test_drawing_from_a_key_leaves_the_global_generators_alone():
     expected = torch.rand(4)
     torch.manual_seed(0)
     torch.rand(4, generator=Key(1).torch())
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_seeded_block_draws_from_the_key_and_restores_the_global_generator():
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    with Key(1).seeded():
+        first = torch.rand(4)
+    assert torch.equal(torch.rand(4), expected)
+    with Key(1).seeded("cpu"):
+        assert torch.equal(torch.rand(4), first)
+    assert torch.equal(first, torch.rand(4, generator=Key(1).torch()))
+
+
+def test_a_seeded_block_that_raises_restores_the_global_generator_too():
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="inside"), Key(1).seeded():
+        raise ValueError("inside")
     assert torch.equal(torch.rand(4), expected)

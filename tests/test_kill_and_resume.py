@@ -12,8 +12,6 @@ import safetensors.torch
 import torch
 
 import fedaf
-from fedaf import experiment
-from fedaf.federation.observer import Observer
 from fedaf.protocol import UserError
 from small import SMALL, SMALL_FEDAF
 
@@ -61,8 +59,8 @@ def killed(settings: dict, out: Path, moment: str, round: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def resumed(out: Path) -> experiment.RunResult:
-    return experiment.resume(experiment.reopen(out), out, Observer())
+def resumed(out: Path) -> fedaf.RunResult:
+    return fedaf.resume(out)
 
 
 def final_tensors(out: Path) -> dict[str, torch.Tensor]:

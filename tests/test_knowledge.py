@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fedaf.condensation.knowledge import average_over_owners, knowledge_matching, mean_logits, soft_labels
 from fedaf.engine import EagerEngine
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.protocol import Client, Key, Shard, Task
+from fedaf.protocol import Architecture, Client, Key, Shard, Task
 
 R = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5]])
 T = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.1, 0.8]])
@@ -51,7 +51,7 @@ def test_soft_labels_of_a_client_are_the_softmax_of_the_mean_logit_not_the_mean_
     images = torch.tensor([[100, 0], [10, 0], [0, 7]], dtype=torch.uint8).view(3, 1, 1, 2)
     shard = Shard(images, torch.tensor([0, 0, 1]), 2)
     options = FedAFOptions(ipc=2, init="noise", temperature=20.0)
-    method = FedAF(options, task, lambda key: nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False)))
+    method = FedAF(options, task, Architecture(lambda key: nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False))))
     weights = {"1.weight": torch.eye(2)}
     phase = method.phases[0]
     ask = phase.ask(method.initial(Key(0)), "a")

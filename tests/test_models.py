@@ -191,3 +191,46 @@ def test_image_gradients_flow_through_the_backbone_and_weights_keep_none() -> No
 def test_activation_bytes_count_every_layers_output_for_one_image() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
     assert Backbone(model, TASK, CPU).activation_bytes == 4 * (32 + 32 + 32 + 3)
+
+
+class Functional(nn.Module):
+    """Computes outside of layers: only the classifier is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(16, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(1)
+        for _ in range(5):
+            x = torch.tanh(x)
+        logits: Tensor = self.classifier(x)
+        return logits
+
+
+def test_activation_bytes_count_what_is_computed_outside_of_layers() -> None:
+    assert Backbone(Functional(), TASK, CPU).activation_bytes == 4 * 5 * 16
+
+
+def test_activation_bytes_are_never_less_than_two_images() -> None:
+    assert Backbone(nn.Sequential(nn.Flatten(), nn.Linear(16, 1)), TASK, CPU).activation_bytes >= 4 * 2 * 16
+    assert Backbone(nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(1, 1)), TASK, CPU).activation_bytes == 128
+
+
+def test_batch_statistics_leave_dropout_off_and_other_norms_as_they_are() -> None:
+    norms = [nn.BatchNorm2d(1), nn.InstanceNorm2d(1, track_running_stats=True), nn.GroupNorm(1, 1)]
+    model = nn.Sequential(*norms, nn.Dropout(0.5), nn.Flatten(), nn.Linear(16, 3))
+    for norm in norms[:2]:
+        norm.running_mean.fill_(0.5)
+    images, backbone = images_of(6), Backbone(model, TASK, CPU)
+    features, _ = backbone(model.state_dict(), images, batch_statistics=True)
+    model.eval()[0].train()
+    torch.testing.assert_close(features, model[:5](images))
+    assert not any(module.training for module in backbone.model.modules())
+
+
+def test_a_classifier_called_twice_is_a_user_error() -> None:
+    shared = nn.Linear(16, 16)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), shared, shared)
+    with pytest.raises(UserError, match="'2' is called 2 times"):
+        Backbone(model, TASK, CPU)

@@ -60,3 +60,11 @@ def test_to_uint8_leaves_its_argument() -> None:
     images = torch.full((1, 2, 2), 0.3, requires_grad=True)
     to_uint8(images, (0.5,), (0.25,))
     assert images.detach().eq(0.3).all()
+
+
+def test_normalised_pixels_lie_in_memory_in_their_order_however_they_are_stored():
+    stored = torch.randint(0, 256, (2, 4, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = stored.permute(0, 3, 1, 2)
+    normal = normalise(images, (0.5,) * 3, (0.25,) * 3)
+    assert normal.is_contiguous()
+    assert torch.equal(normal, normalise(images.contiguous(), (0.5,) * 3, (0.25,) * 3))

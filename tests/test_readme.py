@@ -20,12 +20,21 @@ def test_the_method_in_the_readme_runs(tmp_path, monkeypatch):
     assert result.figures["upload_bytes_per_client_round"] == 4 * 8 * 8
 
 
+def test_the_model_in_the_readme_runs(tmp_path, monkeypatch):
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "def make" in block)
+    monkeypatch.chdir(tmp_path)
+    quick = 'rounds=2, preset="quick", clients=3, local_steps=2, '
+    names: dict[str, fedaf.RunResult] = {}
+    exec(code.replace("rounds=2, ", quick), names)
+    assert len(names["result"].curve) == 2
+
+
 def test_the_commands_in_the_readme_have_only_flags_that_exist():
-    commands = re.findall(r"^fedaf (run|compare|settings) (.*?)(?:#.*)?$", README, re.MULTILINE)
+    commands = re.findall(r"^fedaf (run|compare|settings|data [a-z]+) (.*?)(?:#.*)?$", README, re.MULTILINE)
     assert len(commands) >= 5
     for verb, arguments in commands:
         shown = subprocess.run(
-            [sys.executable, "-m", "fedaf", verb, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "fedaf", *verb.split(), "--help"], capture_output=True, text=True, check=True
         )
         for flag in re.findall(r"--[a-z-]+", arguments):
             assert flag in shown.stdout, f"fedaf {verb} {arguments}"

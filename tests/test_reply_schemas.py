@@ -11,19 +11,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.averaging import AveragingOptions
+from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.fedavg import FedAvg
 from fedaf.models.registry import build
-from fedaf.protocol import Key, Payload, Refused, Schema, Task
+from fedaf.protocol import Architecture, Key, Payload, Refused, Schema, Task
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 
 CLASSES, IPC = 4, 2
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
-MAKE_MODEL = partial(build, "convnet", TASK, depth=2, width=2, norm="batch")
-FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, MAKE_MODEL)
-FEDAVG = FedAvg(AveragingOptions(), TASK, MAKE_MODEL)
+ARCHITECTURE = Architecture(partial(build, "convnet", TASK, depth=2, width=2, norm="batch"))
+FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, ARCHITECTURE)
+FEDAVG = FedAvg(AveragingOptions(), TASK, ARCHITECTURE)
 KNOWLEDGE, CONDENSE = FEDAF.phases
 (FIT,) = FEDAVG.phases
 MODEL = FEDAVG.initial(Key(0)).model
@@ -325,7 +325,7 @@ def test_a_trained_model_with_impossible_figures_is_refused(given, reason):
 def test_the_largest_honest_reply_is_within_max_bytes_and_not_far_below():
     classes = 700  # its knowledge is more than the allowance for framing
     task = replace(TASK, num_classes=classes, channels=3, height=32, width=32)
-    knowledge, condense = FedAF(FedAFOptions(ipc=10), task, MAKE_MODEL).phases
+    knowledge, condense = FedAF(FedAFOptions(ipc=10), task, ARCHITECTURE).phases
     everything = torch.arange(classes)
     zeros = torch.zeros(classes, classes)
     images = torch.zeros(classes, 10, 3, 32, 32, dtype=torch.uint8)

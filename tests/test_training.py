@@ -334,3 +334,17 @@ def test_predictions_keep_the_order_of_more_images_than_one_batch_holds() -> Non
 
 def test_predictions_of_nothing_are_an_empty_table() -> None:
     assert predict(ByBrightness(), torch.empty(0, 1, 2, 2, dtype=torch.uint8), TASK, ENGINE).shape == (0, 3)
+
+
+def test_dropout_follows_from_the_key_alone() -> None:
+    images, labels = random_data(12)
+
+    def trained(seed: int, key: Key) -> Tensor:
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Dropout(0.5), linear_model())
+        fit(model, images, labels, task=TASK, epochs=2, batch_size=5, lr=0.1, momentum=0.0, key=key, engine=ENGINE)
+        return model[1][1].weight
+
+    first = trained(1, Key(0))
+    assert torch.equal(first, trained(2, Key(0)))
+    assert not torch.equal(first, trained(1, Key(1)))

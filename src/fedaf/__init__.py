@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["RunResult", "__version__", "run"]
+__all__ = ["RunResult", "__version__", "resume", "run"]
 
 if TYPE_CHECKING:
-    from fedaf.experiment import RunResult, run
+    from fedaf.experiment import RunResult, resume, run
 
 
 def __getattr__(name: str) -> Any:
     """``fedaf.run`` without importing PyTorch before it is needed."""
-    if name in ("run", "RunResult"):
+    if name in ("run", "resume", "RunResult"):
         from fedaf import experiment
 
         return getattr(experiment, name)

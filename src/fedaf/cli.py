@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 import fedaf
-from fedaf import cli_policy
+from fedaf import cli_data, cli_policy
 from fedaf.errors import FedafError, UserError
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
+app.add_typer(cli_data.app)
 
-app.add_typer(cli_policy.app, name="policy")
+app.add_typer(cli_policy.app)
 
 _LONG_RUN = 30  # seconds from which on a run is announced with an estimate
 _COMPARISON = "comparison.json"
@@ -55,7 +56,7 @@ Rounds = Annotated[int | None, typer.Option(help="Communication rounds. (default
 Ipc = Annotated[int | None, typer.Option(help="Condensed images per class. (default: by preset)")]
 LocalSteps = Annotated[int | None, typer.Option(help="Condensation steps a round. (default: by preset)")]
 Participation = Annotated[float | None, typer.Option(help="Share of clients asked each round. (default: 1)")]
-ModelName = Annotated[str | None, typer.Option(help="convnet or resnet18. (default: convnet)")]
+ModelName = Annotated[str | None, typer.Option(help="Model: convnet, resnet18 or module:factory. (default: convnet)")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. (default: 0)")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps. (default: auto)")]
 PolicyName = Annotated[
@@ -222,7 +223,7 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         _fail(f"the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.", 2)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
-        _fail("stopped; --resume with the run's directory goes on after its last finished round.", code)
+        _fail("stopped; a run goes on with --resume and its directory, a download with the same command.", code)
     sys.exit(code or 0)
 
 
@@ -280,9 +281,9 @@ def _as_flag(name: str) -> str:
 
 
 def _resume(directory: Path, console: Console, verbose: bool, quiet: bool) -> None:
-    from fedaf.experiment import reopen, resume
+    from fedaf.experiment import go_on, reopen
 
-    _report(resume(reopen(directory), directory, _observer(console, verbose, quiet)), console)
+    _report(go_on(reopen(directory), directory, _observer(console, verbose, quiet)), console)
 
 
 def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool) -> None:
@@ -290,7 +291,7 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
     import tomllib
 
     from fedaf import config as configuration
-    from fedaf.experiment import execute, prepare, reopen, resume
+    from fedaf.experiment import execute, go_on, prepare, reopen
     from fedaf.federation.run_directory import CONFIG, RESULT
 
     try:
@@ -303,7 +304,7 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
         if (target / RESULT).is_file():
             continue
         if (target / CONFIG).is_file():
-            resume(reopen(target), target, observer)
+            go_on(reopen(target), target, observer)
         else:
             execute(prepare(configuration.build(table)), target, observer)
     _report_comparison(directory, list(tables), console)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-app = typer.Typer(help="A client's own policy: what a server may ask of it.", no_args_is_help=True)
+app = typer.Typer(name="policy", help="A client's own policy: what a server may ask of it.", no_args_is_help=True)
 
 _REFUSED = 1
 

@@ -52,10 +52,12 @@ class PartitionTable(_Table):
 
 
 class ModelTable(_Table):
-    name: str = Field("convnet", description="convnet or resnet18")
+    name: str = Field("convnet", description="convnet, resnet18 or module:factory")
     depth: int = Field(3, ge=1, le=8, description="blocks of the ConvNet")
     width: int = Field(128, ge=1, le=8192, description="filters of the ConvNet")
     norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
+    classifier: str | None = Field(None, min_length=1, description="layer after the features; unset: the last Linear")
+    keep_weights: bool = Field(False, description="start from the weights an own model comes with, not from fresh ones")
 
 
 class FederationTable(_Table):

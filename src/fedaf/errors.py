@@ -9,6 +9,10 @@ class UserError(FedafError):
     """What was asked for cannot be done; the message says what is allowed."""
 
 
+class DownloadFailed(FedafError):
+    """A file did not come, or not the right one."""
+
+
 class Refused(FedafError):
     """A payload from a peer that breaks its schema."""
 

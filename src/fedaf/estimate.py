@@ -19,7 +19,8 @@ def seconds(experiment: Experiment) -> float | None:
         return None
     engine, task = experiment.engine, experiment.task
     model = experiment.method.build_model(Key(0)).to(engine.device).train()
-    images = torch.randn(_BATCH[engine.device.type], *task.image_shape, device=engine.device)
+    draws = Key(0).torch(engine.device)
+    images = torch.randn(_BATCH[engine.device.type], *task.image_shape, generator=draws, device=engine.device)
 
     def forward() -> None:
         with torch.no_grad():
@@ -30,7 +31,8 @@ def seconds(experiment: Experiment) -> float | None:
 
     table = experiment.config
     rounds = table.run.rounds * table.federation.participation
-    return rounds * (work.forward * _rate(forward, images) + work.backward * _rate(backward, images))
+    with Key(0).seeded(engine.device):  # dropout draws, and the caller's numbers are none of its business
+        return rounds * (work.forward * _rate(forward, images) + work.backward * _rate(backward, images))
 
 
 def _rate(step: object, images: torch.Tensor) -> float:

@@ -28,8 +28,11 @@ from fedaf.federation.rounds import Terms
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.federation.serving import Admission
 from fedaf.methods import registry as methods
+from fedaf.models import own
 from fedaf.models import registry as models
-from fedaf.protocol import Key, Method, Policy, Task, UserError
+from fedaf.models.own import Factory
+from fedaf.models.validation import validate
+from fedaf.protocol import Architecture, Key, Method, Policy, Task, Tensors, UserError
 from fedaf.transports.local import LocalTransport
 
 SCHEMA_VERSION = 1
@@ -87,7 +90,7 @@ def run(
     rounds: int | None = None,
     seed: int | None = None,
     device: str | None = None,
-    model: str | None = None,
+    model: str | nn.Module | Factory | None = None,
     participation: float | None = None,
     data_dir: str | Path | None = None,
     out: str | Path | None = None,
@@ -98,9 +101,11 @@ def run(
     """Run one federation and return its result.
 
     Keyword arguments beyond these are options of the method (``ipc=10``, ``gamma=0.8``); ``settings`` reaches any
-    key of a configuration file (``{"partition.kind": "iid"}``). With ``out`` the run directory is kept, and the run
-    can be resumed; without, nothing stays on disk.
+    key of a configuration file (``{"partition.kind": "iid"}``). ``model`` is a name, a network (a copy is trained), or
+    a function that makes one from ``(in_channels, image_size, num_classes)``. With ``out`` the run directory is kept,
+    and the run can be resumed; without, nothing stays on disk.
     """
+    given = None if model is None or isinstance(model, str) else model
     layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
     named = configuration.from_flags(
         dataset=dataset,
@@ -110,13 +115,13 @@ def run(
         rounds=rounds,
         seed=seed,
         device=device,
-        model=model,
+        model=model if given is None else own.name_of(given),
         participation=participation,
         data_dir=str(data_dir) if data_dir is not None else None,
     )
     config = configuration.build(configuration.merge(named, {"method": options}, *layers), preset=preset)
     configuration.refuse_idle({"alpha": alpha, "clients": clients}, config)
-    experiment = prepare(config)
+    experiment = prepare(config, model=given)
     if out is not None:
         return execute(experiment, Path(out), observer or Observer())
     with tempfile.TemporaryDirectory(prefix="fedaf-") as scratch:
@@ -124,10 +129,19 @@ def run(
     return RunResult(result.figures, result.model, None)
 
 
-def prepare(config: Config, *, saved_partition: Path | None = None) -> Experiment:
-    """Check everything that can be checked before computing, cheapest first, and read the data."""
+def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
+    """Go on with the run in ``out`` to the numbers of a run that was never stopped. ``model`` is what ``run`` was
+    given, where that was not a name."""
+    return go_on(reopen(Path(out), model=model), Path(out), observer or Observer())
+
+
+def prepare(
+    config: Config, *, saved_partition: Path | None = None, model: nn.Module | Factory | None = None
+) -> Experiment:
+    """Check everything that can be checked before computing, cheapest first, and read the data. ``model`` is the one
+    that the configuration records as given from Python."""
     catalog.check_name(config.data.name)
-    models.check_name(config.model.name)
+    factory = models.find(config.model.name, model, keep_weights=config.model.keep_weights)
     device = resolve_device(config.run.device)
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
@@ -141,11 +155,11 @@ def prepare(config: Config, *, saved_partition: Path | None = None) -> Experimen
             split.redraws + 1,
             config.partition.min_size,
         )
-    make_model = partial(_make_model, config, task)
-    make_model(Key(0))  # a model that does not fit the images says so here
+    architecture = _architecture(config, task, factory)
+    validate(architecture, task, device=device)
     budget = config.run.memory_budget_mib
     engine = EagerEngine(device, memory_budget=budget << 20 if budget else None)
-    method = method_class(config.method, task, make_model)
+    method = method_class(config.method, task, architecture)
     experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
     return experiment
@@ -158,16 +172,17 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
         return _start(experiment, directory, observer)
 
 
-def reopen(out: Path) -> Experiment:
+def reopen(out: Path, *, model: nn.Module | Factory | None = None) -> Experiment:
     """The experiment of an earlier run, with the very split it had."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
     config = configuration.build(configuration.read_toml(out / CONFIG))
     saved = out / PARTITION
-    return prepare(config, saved_partition=saved if (out / LATEST).is_file() or saved.is_file() else None)
+    known = (out / LATEST).is_file() or saved.is_file()
+    return prepare(config, saved_partition=saved if known else None, model=model)
 
 
-def resume(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
+def go_on(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
     """Go on after the last checkpoint of ``out``, to the numbers of a run that was never stopped. A run that was
     killed before its first checkpoint starts."""
     with closing(RunDirectory(out)) as directory, _threads(experiment.config.run.threads):
@@ -213,6 +228,8 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
         keep_checkpoints=config.run.keep_checkpoints,
     )
     begun = federation.resume() if resumed else federation.start(Key(config.run.seed))
+    if resumed:
+        _must_fit(experiment, begun.server.model, directory.path)
     observer.started(
         title=f"{config.method_name} on {config.data.name}",
         rounds=config.run.rounds,
@@ -229,6 +246,18 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
     model = experiment.method.build_model(server.key)
     model.load_state_dict(server.model)
     return RunResult(figures, model.eval(), directory.path)
+
+
+def _must_fit(experiment: Experiment, saved: Tensors, path: Path) -> None:
+    """Raise ``UserError`` where a checkpoint is not of this model: one's own may have changed since."""
+    model = experiment.method.build_model(Key(0)).state_dict()
+    for name in {**model, **saved}:
+        ours, theirs = ("none" if t is None else str(list(t.shape)) for t in (model.get(name), saved.get(name)))
+        if ours != theirs:
+            raise UserError(
+                f"the checkpoint in {path} is of another model: {name} is {theirs} there and {ours} in "
+                f"{experiment.config.model.name}; give the model the run was started with."
+            )
 
 
 def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -269,9 +298,19 @@ def _task(config: Config, data: DataSet) -> Task:
     return Task(config.data.name, channels, height, width, data.num_classes, mean, std, tuple(config.training.augment))
 
 
-def _make_model(config: Config, task: Task, key: Key) -> nn.Module:
+def _architecture(config: Config, task: Task, factory: Factory | None) -> Architecture:
     table = config.model
-    return models.build(table.name, task, key, depth=table.depth, width=table.width, norm=table.norm)
+    if factory is None:
+        build = partial(models.build, table.name, task, depth=table.depth, width=table.width, norm=table.norm)
+        return Architecture(build, table.classifier)
+    return own.architecture(
+        factory,
+        task,
+        Key(config.run.seed).fold("factory"),
+        name=table.name,
+        classifier=table.classifier,
+        keep_weights=table.keep_weights,
+    )
 
 
 def _split(config: Config, data: DataSet) -> Partition:

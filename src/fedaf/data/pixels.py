@@ -10,7 +10,8 @@ from torch import Tensor
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """uint8 [..., C, H, W] to float32 with ``(x / 255 - mean) / std`` by channel."""
     m, s = _by_channel(tuple(mean), tuple(std), images.device)
-    return images.float().div_(255).sub_(m).div_(s)
+    # Not as stored: a network may `view` its input, which needs pixels in this order in memory too.
+    return images.to(torch.float32, memory_format=torch.contiguous_format).div_(255).sub_(m).div_(s)
 
 
 def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -1,1 +1,1 @@
-"""The paper's networks, and what any network must offer: fresh weights from a key, features before its classifier."""
+"""The paper's networks and users' own, and what each must offer: fresh weights from a key, features, a classifier."""

@@ -1,13 +1,17 @@
 """Any network seen as features followed by a classifier."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaf.protocol import Task, Tensors, UserError
+
+_FEWEST_COPIES = 2  # of an image, that a network keeps: some arithmetic is done on it before the classifier
 
 
 class Backbone:
@@ -18,23 +22,20 @@ class Backbone:
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device, classifier: str | None = None) -> None:
         self.model = copy.deepcopy(model).to(device).eval().requires_grad_(False)
+        self._batch_norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         self._features: Tensor | None = None
-        example = torch.zeros(1, *task.image_shape, device=device)
-        name = classifier or _last_linear(self.model, example)
-        modules = dict(self.model.named_modules())
-        if name not in modules:
-            raise UserError(f"the model has no layer {name!r}; its layers are {', '.join(n for n in modules if n)}.")
-        modules[name].register_forward_pre_hook(self._remember)
+        example = torch.zeros(1, *task.image_shape, device=device, requires_grad=True)
+        name = find_classifier(self.model, example, classifier)
+        self.model.get_submodule(name).register_forward_pre_hook(self._remember, with_kwargs=True)
         self.activation_bytes = _activation_bytes(self.model, example)
-        if self._features is None:
-            raise UserError(f"the model never calls its layer {name!r}; name the classifier it does call.")
 
     def __call__(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> tuple[Tensor, Tensor]:
-        """Features [N, D] and logits [N, classes]. Stored weights and statistics are never written: with
-        ``batch_statistics`` norm layers use those of ``images``."""
+        """Features [N, D] and logits [N, classes], dropout off. Stored weights and statistics are never written: with
+        ``batch_statistics`` BatchNorm layers use those of ``images``."""
         if batch_statistics:
             weights = {k: v.clone() if _is_statistic(k) else v for k, v in weights.items()}
-            self.model.train()
+            for module in self._batch_norms:
+                module.train()
         try:
             logits = functional_call(self.model, dict(weights), (images,))
         finally:
@@ -43,43 +44,66 @@ class Backbone:
         assert features is not None
         return features.flatten(1), logits
 
-    def _remember(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self._features = inputs[0]
+    def _remember(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        self._features = (*inputs, *named.values())[0]
+
+
+def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = None) -> str:
+    """The name of the layer whose input are the features: ``classifier``, or the last Linear that a pass of
+    ``example`` calls; ``UserError`` where that layer has no single input."""
+    modules = dict(model.named_modules())
+    if classifier is not None and classifier not in modules:
+        layers = ", ".join(name for name in modules if name)
+        raise UserError(f"the model has no layer {classifier!r}; set model.classifier to one of {layers}.")
+    called: list[str] = []
+    handles = [
+        module.register_forward_pre_hook(lambda _module, _inputs, name=name: called.append(name))
+        for name, module in modules.items()
+        if (isinstance(module, nn.Linear) if classifier is None else name == classifier)
+    ]
+    model(example)
+    for handle in handles:
+        handle.remove()
+    if classifier is None and not called:
+        raise UserError(
+            "the model calls no Linear layer to take features before; end it with one, or set model.classifier."
+        )
+    name = called[-1] if classifier is None else classifier
+    if called.count(name) != 1:
+        often = f"called {called.count(name)} times, so that its input is not one thing" if called else "never called"
+        raise UserError(f"the model's layer {name!r} is {often}; set model.classifier to one it calls once.")
+    return name
 
 
 def _is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
-def _last_linear(model: nn.Module, example: Tensor) -> str:
-    called: list[str] = []
-    handles = [
-        module.register_forward_pre_hook(lambda _module, _inputs, name=name: called.append(name))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    with torch.no_grad():
-        model(example)
-    for handle in handles:
-        handle.remove()
-    if not called:
-        raise UserError("the model has no Linear layer to take features before; end it with one.")
-    return called[-1]
-
-
 def _activation_bytes(model: nn.Module, example: Tensor) -> int:
-    """Bytes of all layers' outputs for one image: what a backward pass must keep."""
-    total = 0
+    """Bytes that a backward pass must keep for one image: all layers' outputs, or what autograd saves where that is
+    more, as for a network that computes outside of layers."""
+    outputs = 0
+    saved = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}  # weights are not counted
 
     def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        nonlocal total
+        nonlocal outputs
         if isinstance(output, Tensor):
-            total += output.numel() * output.element_size()
+            outputs += _bytes(output)
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved.setdefault(storage.data_ptr(), storage.nbytes())
+        return tensor
 
     leaves = [m for m in model.modules() if not list(m.children())]
     handles = [m.register_forward_hook(count) for m in leaves]
-    with torch.no_grad():
-        model(example)
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        kept = model(example)  # held until counted: memory given back would be counted once for several tensors
     for handle in handles:
         handle.remove()
-    return total
+    del kept
+    return max(outputs, sum(saved.values()), _FEWEST_COPIES * _bytes(example))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

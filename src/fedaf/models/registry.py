@@ -1,8 +1,9 @@
-"""The models by name."""
+"""The models by name; one's own is named ``module:factory``."""
 
 import torch
 from torch import nn
 
+from fedaf.models import own
 from fedaf.models.convnet import ConvNet
 from fedaf.models.resnet import ResNet18
 from fedaf.models.weights import initialise
@@ -14,7 +15,21 @@ MODELS = ("convnet", "resnet18")
 
 def check_name(name: str) -> None:
     if name not in MODELS:
-        raise UserError(f"unknown model {name!r}{nearest(name, MODELS)}; allowed is one of {', '.join(MODELS)}.")
+        raise UserError(
+            f"unknown model {name!r}{nearest(name, MODELS)}; allowed is one of {', '.join(MODELS)}, or module:factory."
+        )
+
+
+def find(name: str, given: nn.Module | own.Factory | None, *, keep_weights: bool) -> own.Factory | None:
+    """The factory of a model of one's own, ``given`` from Python or named; ``None`` for the models that are here."""
+    if given is not None and not name.startswith(own.PYTHON):
+        raise UserError(f"a model was given from Python, but the configuration names {name!r}; leave one of them out.")
+    if ":" in name:
+        return own.find(name, given)
+    check_name(name)
+    if keep_weights:
+        raise UserError(f"model.keep_weights has no effect on {name}, which comes without weights; leave it out.")
+    return None
 
 
 def build(name: str, task: Task, key: Key, *, depth: int, width: int, norm: str) -> nn.Module:

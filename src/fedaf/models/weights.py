@@ -1,6 +1,7 @@
 """Fresh weights for any module, from a key alone."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -10,17 +11,22 @@ from fedaf.protocol import Key
 
 def initialise(model: nn.Module, key: Key) -> nn.Module:
     """Reset every layer of ``model`` in place with its own scheme, children before their parents."""
-    devices = list({p.device for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(key.value)
-        for device in devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(key.value)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with key.seeded(device), torch.no_grad():
         for module in reversed(list(model.modules())):
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
+            reset = reset_of(module)
+            if reset is not None:
                 reset()
     return model
+
+
+def reset_of(module: nn.Module) -> Callable[[], object] | None:
+    """How a module draws its own parameters anew; PyTorch's attention has it under a private name."""
+    for name in ("reset_parameters", "_reset_parameters"):
+        reset: Callable[[], object] | None = getattr(module, name, None)
+        if callable(reset):
+            return reset
+    return None
 
 
 class FreshWeights:
@@ -31,7 +37,7 @@ class FreshWeights:
 
     def __call__(self, key: Key) -> dict[str, Tensor]:
         """Parameters only, no buffers; valid until the next call."""
-        return dict(initialise(self._scratch, key).named_parameters())
+        return {name: p.detach() for name, p in initialise(self._scratch, key).named_parameters()}
 
     def gaussian(self, key: Key) -> dict[str, Tensor]:
         """A standard normal vector in the space of the parameters."""

@@ -2,6 +2,7 @@
 
 from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.contract import (
+    Architecture,
     Client,
     Disclosure,
     Engine,
@@ -21,6 +22,7 @@ from fedaf.protocol.policy import Policy
 from fedaf.protocol.schema import Field, Number, Schema, like
 
 __all__ = [
+    "Architecture",
     "BelowQuorum",
     "Client",
     "DeadlineExceeded",

@@ -183,15 +183,24 @@ class Disclosure:
     initialisation: str = ""
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """The network to train: ``build`` makes one for the task, initialised from a key. Its features are the input of
+    the layer called ``classifier``; ``None`` is the last Linear in execution order."""
+
+    build: Callable[[Key], nn.Module]
+    classifier: str | None = None
+
+
 class Method(ABC):
     """A federated learning method: its options, its phases, and the server's own work after the last of them."""
 
     Options: ClassVar[type[Options]] = Options
 
-    def __init__(self, options: Any, task: Task, make_model: Callable[[Key], nn.Module]) -> None:
+    def __init__(self, options: Any, task: Task, architecture: Architecture) -> None:
         self.options = options
         self.task = task
-        self._make_model = make_model
+        self.architecture = architecture
 
     @property
     @abstractmethod
@@ -214,7 +223,7 @@ class Method(ABC):
 
     def build_model(self, key: Key) -> nn.Module:
         """The model to train, initialised from ``key``; override it to add a head."""
-        return self._make_model(key)
+        return self.architecture.build(key)
 
     def initial(self, key: Key) -> ServerState:
         return ServerState(key=key, model=dict(self.build_model(key.fold("model")).state_dict()))

@@ -1,4 +1,4 @@
-"""Pictures from run directories: learning curves, who holds what, the condensed images."""
+"""Pictures: learning curves, who holds what, the condensed images of a run; the images of a data set."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fedaf.data.dataset import DataSet
+from fedaf.data.statistics import spread
 from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
 
 _GALLERY_ROWS = 40
+_SHEET_ROWS = 20
+_DPI = 120
 
 
 def read_result(run: Path) -> dict[str, Any]:
@@ -62,14 +66,38 @@ def gallery(run: Path, path: Path) -> Path | None:
                 np.pad(pixels[row * step : (row + 1) * step - 1], ((0, 1), (0, 0), (0, 0)), constant_values=255)
             )
         room = max(0, room - len(facts["classes"]))
+    return _sheet(labels, strips, "condensed images by client and class", path)
+
+
+def contact_sheet(data: DataSet, path: Path, *, columns: int = 10) -> Path:
+    """Training images: a row for each class, as many as a page holds, its images taken at even distances."""
+    labels, strips = [], []
+    _, _, height, width = data.train.images.shape
+    for label in range(min(data.num_classes, _SHEET_ROWS)):
+        rows = (data.train.labels == label).nonzero().flatten()
+        images = data.train.images[rows[spread(len(rows), columns)]]
+        pixels = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
+        strip = np.full((height + 1, columns * (width + 1), 3), 255, np.uint8)
+        for column, image in enumerate(pixels.permute(0, 2, 3, 1).numpy()):
+            left = column * (width + 1)
+            strip[:height, left : left + width] = image
+        labels.append(data.classes[label] if data.classes else str(label))
+        strips.append(strip)
+    left_out = f", the first {len(strips)} of {data.num_classes} classes" if data.num_classes > len(strips) else ""
+    return _sheet(labels, strips, f"{data.name}{left_out}", path)
+
+
+def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path: Path) -> Path:
+    """Rows of pictures with labels beside them."""
     whole = np.concatenate(strips)
-    height = len(strips) * 0.28 + 0.6
+    height = len(strips) * min(0.6, max(0.28, len(strips[0]) / _DPI)) + 0.6
     figure, axes = _figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
     axes.imshow(whole, interpolation="nearest")
     axes.set_xticks([])
-    axes.set_yticks([(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))], labels, fontsize=7)
+    names = [label.replace("$", r"\$") for label in labels]  # a name is no formula
+    axes.set_yticks([(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))], names, fontsize=7)
     axes.tick_params(length=0)
-    axes.set_title("condensed images by client and class", fontsize=9)
+    axes.set_title(title.replace("$", r"\$"), fontsize=9)
     for side in axes.spines.values():
         side.set_visible(False)
     return _save(figure, path)
@@ -79,7 +107,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots()
 

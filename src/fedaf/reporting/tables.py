@@ -1,9 +1,11 @@
 """Tables for a terminal."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.markup import escape
 from rich.table import Table
 
 _MOST_CLASSES = 20
@@ -41,6 +43,25 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     for client, row in counts.items():
         held = [str(n) if n else "·" for n in row] if classes <= _MOST_CLASSES else [str(sum(n > 0 for n in row))]
         table.add_row(client, *held, str(sum(row)))
+    return table
+
+
+def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Sequence[str]) -> Table:
+    """Samples of each class, or of another ``kind``; of many, only the fewest, the median and the most."""
+    table = Table(title=f"Samples by {kind}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column(kind, no_wrap=True)
+    for header in ("train", "test"):
+        table.add_column(header, justify="right", no_wrap=True)
+    if len(train) <= _MOST_CLASSES:
+        rows = [(names[c] if names else str(c), train[c], test[c]) for c in range(len(train))]
+    else:
+        rows = [
+            (f"fewest of {len(train)}", min(train), min(test)),
+            ("median", median_low(train), median_low(test)),
+            ("most", max(train), max(test)),
+        ]
+    for name, *counts in [*rows, ("all", sum(train), sum(test))]:
+        table.add_row(escape(name), *map(str, counts))
     return table
 
 

@@ -35,8 +35,8 @@ def fit(
 ) -> dict[str, float]:
     """Train ``model`` in place by SGD on uint8 images; returns the mean of each loss term over the last epoch.
 
-    Momentum starts at zero; with ``clip`` gradients are clipped to that norm. A last batch of a single sample is
-    dropped: BatchNorm has no variance for it.
+    Momentum starts at zero; with ``clip`` gradients are clipped to that norm. All that is random follows from ``key``,
+    dropout too. A last batch of a single sample is dropped: BatchNorm has no variance for it.
     """
     device = engine.device
     model.to(device).train()
@@ -46,20 +46,21 @@ def fit(
     order, variation = key.fold("order").torch(), key.fold("augment").torch(device)
     totals: dict[str, Tensor] = {}
     steps = 0
-    for epoch in range(epochs):
-        totals, steps = {}, 0
-        for rows in torch.randperm(len(labels), generator=order).to(device).split(batch_size):
-            if len(rows) < 2:
-                continue
-            batch = augment(normalise(images[rows], task.mean, task.std), task.augment, variation)
-            terms = loss(batch, labels[rows])
-            optimiser.zero_grad()
-            torch.stack(list(terms.values())).sum().backward()
-            if clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimiser.step()
-            for name, term in terms.items():
-                totals[name] = totals.get(name, 0) + term.detach()
-            steps += 1
-        engine.tick(epoch + 1, epochs)
+    with key.fold("forward").seeded(device):  # what the network itself draws
+        for epoch in range(epochs):
+            totals, steps = {}, 0
+            for rows in torch.randperm(len(labels), generator=order).to(device).split(batch_size):
+                if len(rows) < 2:
+                    continue
+                batch = augment(normalise(images[rows], task.mean, task.std), task.augment, variation)
+                terms = loss(batch, labels[rows])
+                optimiser.zero_grad()
+                torch.stack(list(terms.values())).sum().backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimiser.step()
+                for name, term in terms.items():
+                    totals[name] = totals.get(name, 0) + term.detach()
+                steps += 1
+            engine.tick(epoch + 1, epochs)
     return {name: float(total) / steps for name, total in totals.items()}

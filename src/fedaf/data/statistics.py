@@ -1,0 +1,39 @@
+"""What is in a data set: samples by class and domain, and the colours of its images."""
+
+import torch
+
+from fedaf.data.dataset import Split
+
+_CHUNK = 256  # images in floating point at a time
+
+
+def class_counts(split: Split, num_classes: int) -> list[int]:
+    """Samples of each class."""
+    return torch.bincount(split.labels, minlength=num_classes).tolist()
+
+
+def domain_counts(split: Split, num_domains: int) -> list[int]:
+    """Samples of each domain, of a data set that has them."""
+    assert split.domains is not None
+    return torch.bincount(split.domains, minlength=num_domains).tolist()
+
+
+def channel_statistics(split: Split, *, most: int = 10_000) -> tuple[list[float], list[float], int]:
+    """Mean and standard deviation of the pixels by channel, scaled to [0, 1], and the number of images they were taken
+    over: all, or ``most`` at even distances."""
+    rows = spread(len(split), most)
+    channels = split.images.shape[1]
+    total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
+    for some in rows.split(_CHUNK):
+        pixels = split.images[some].double().div_(255)
+        total += pixels.sum((0, 2, 3))
+        squares += pixels.square_().sum((0, 2, 3))
+    count = len(rows) * split.images.shape[2] * split.images.shape[3]
+    mean = total / count
+    std = (squares / count - mean**2).clamp(min=0).sqrt()
+    return mean.tolist(), std.tolist(), len(rows)
+
+
+def spread(length: int, most: int) -> torch.Tensor:
+    """At most ``most`` of the rows 0 to ``length - 1``, at even distances."""
+    return torch.arange(length) if length <= most else torch.arange(most) * length // most

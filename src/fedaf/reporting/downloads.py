@@ -1,0 +1,57 @@
+"""Progress of downloads: a bar in a terminal, plain lines elsewhere."""
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedaf.data.download import Watch
+from fedaf.reporting.tables import size
+
+_LARGE = 64 << 20  # bytes from which on plain lines say how far it is
+
+
+class PlainDownloads(Watch):
+    """A line for each file, and for large ones a line for every tenth."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._what, self._total, self._tenths = "", 0, 0
+
+    def began(self, what: str, done: int, total: int) -> None:
+        self._what, self._total = what, total
+        self._tenths = self._tenth(done)
+        self.said(f"{what}: {size(total)}" + (f", of which {size(done)} are there" if done else ""))
+
+    def advanced(self, done: int) -> None:
+        if self._total >= _LARGE and self._tenth(done) > self._tenths:
+            self._tenths = self._tenth(done)
+            self.said(f"{self._what}: {10 * self._tenths} %")
+
+    def said(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def _tenth(self, done: int) -> int:
+        return 10 * done // max(1, self._total)
+
+
+class LiveDownloads(PlainDownloads):
+    """A bar for the file at hand, with the time left."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+
+    def began(self, what: str, done: int, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(binary_units=True))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        self._task = self._progress.add_task(what, completed=done, total=total)
+        self._progress.start()
+
+    def advanced(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done)
+
+    def ended(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
