@@ -225,6 +225,11 @@ class Method(ABC):
         """The model to train, initialised from ``key``; override it to add a head."""
         return self.architecture.build(key)
 
+    @property
+    def classifier(self) -> str | None:
+        """The layer of that model whose input are its features; ``None`` is the last Linear in execution order."""
+        return self.architecture.classifier
+
     def initial(self, key: Key) -> ServerState:
         return ServerState(key=key, model=dict(self.build_model(key.fold("model")).state_dict()))
 
