@@ -12,6 +12,16 @@ from fileserver import FileServer
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--fuzz", type=int, default=100_000, help="broken messages in test_fuzz.py (default: %(default)s)")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path_factory):
+    """Converted data sets stay within the test."""
+    monkeypatch.setenv("FEDAF_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     """The same without a new process: exit code, stdout and stderr."""

@@ -1,13 +1,19 @@
 """Small federations on digits: seconds, not minutes, yet with every part of a real one."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import safetensors.torch
+from torch import Tensor
 
 from fedaf import config as configuration
 from fedaf.engine import EagerEngine
 from fedaf.experiment import Experiment, prepare
+from fedaf.federation.federation import Federation
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.run_directory import RunDirectory
 from fedaf.federation.transport import Delivery, Listener, Request, Transport
 from fedaf.protocol import Key, Method, Phase, ServerState, Shard, Tensors
 from fedaf.transports.local import LocalTransport
@@ -30,10 +36,17 @@ def small_experiment(method: str, *, seed: int = 0, **options: Any) -> Experimen
 class Rounds:
     """Rounds played by hand, one at a time, over any transport."""
 
-    def __init__(self, experiment: Experiment, transport: Transport | None = None, terms: Terms | None = None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        transport: Transport | None = None,
+        terms: Terms | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self.experiment = experiment
         self.transport = transport or local(experiment)
         self.terms = terms or Terms()
+        self.observer = observer or Observer()
         self.server: ServerState = experiment.method.initial(Key(experiment.config.run.seed))
         self.accepted: dict[str, int] = {}
 
@@ -47,7 +60,7 @@ class Rounds:
             run="test",
             terms=self.terms,
             engine=self.experiment.engine,
-            observer=Observer(),
+            observer=self.observer,
         )
         self.accepted |= dict.fromkeys(report.accepted, self.server.round)
         return report
@@ -55,6 +68,34 @@ class Rounds:
     @property
     def method(self) -> Method:
         return self.experiment.method
+
+
+def federation(
+    experiment: Experiment, out: Path, transport: Transport | None = None, terms: Terms | None = None
+) -> Federation:
+    """A whole run of the experiment in ``out``, over any transport."""
+    out.mkdir(exist_ok=True)
+    return Federation(
+        method=experiment.method,
+        transport=transport or local(experiment),
+        clients=list(shards(experiment)),
+        test=experiment.dataset.test,
+        domains=experiment.dataset.domains,
+        engine=experiment.engine,
+        directory=RunDirectory(out),
+        terms=terms or Terms(),
+        rounds=experiment.config.run.rounds,
+    )
+
+
+def final_tensors(out: Path) -> dict[str, Tensor]:
+    """All that the last checkpoint of a run holds, but for the name the run has for its clients."""
+    latest = out / (out / "LATEST").read_text()
+    found = {}
+    for file in ("model", "server", "clients"):
+        tensors = safetensors.torch.load_file(latest / f"{file}.safetensors")
+        found |= {f"{file}/{name}": t for name, t in tensors.items() if not name.endswith("/run")}
+    return found
 
 
 def shards(experiment: Experiment) -> dict[str, Shard]:

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 
 import fedaf
 from fedaf.protocol import UserError
-from small import SMALL, SMALL_FEDAF
+from small import SMALL, SMALL_FEDAF, final_tensors
 
 HERE = Path(__file__).parent
 FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
@@ -61,15 +60,6 @@ def killed(settings: dict, out: Path, moment: str, round: int) -> None:
 
 def resumed(out: Path) -> fedaf.RunResult:
     return fedaf.resume(out)
-
-
-def final_tensors(out: Path) -> dict[str, torch.Tensor]:
-    latest = out / (out / "LATEST").read_text()
-    found = {}
-    for file in ("model", "server", "clients"):
-        tensors = safetensors.torch.load_file(latest / f"{file}.safetensors")
-        found |= {f"{file}/{name}": t for name, t in tensors.items() if not name.endswith("/run")}
-    return found
 
 
 @pytest.mark.parametrize(

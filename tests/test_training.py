@@ -348,3 +348,15 @@ def test_dropout_follows_from_the_key_alone() -> None:
     first = trained(1, Key(0))
     assert torch.equal(first, trained(2, Key(0)))
     assert not torch.equal(first, trained(1, Key(1)))
+
+
+def test_predictions_do_not_see_how_images_lie_in_memory() -> None:
+    class Layout(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(images.is_contiguous())
+            return images.flatten(1)
+
+    seen: list[bool] = []
+    task = Task("tiny", 3, 2, 2, 12, mean=(0.5,) * 3, std=(0.25,) * 3)
+    predict(Layout(), torch.zeros(5, 2, 2, 3, dtype=torch.uint8).permute(0, 3, 1, 2), task, ENGINE)
+    assert seen == [True]

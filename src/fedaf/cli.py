@@ -17,6 +17,7 @@ from fedaf import cli_data, cli_policy
 from fedaf.errors import FedafError, UserError
 
 if TYPE_CHECKING:
+    from fedaf.config import Config
     from fedaf.experiment import Experiment, RunResult
     from fedaf.federation.observer import Observer
 
@@ -41,9 +42,12 @@ ConfigFile = Annotated[
     Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.", show_default=False)
 ]
 Dataset = Annotated[
-    str | None, typer.Option(help="Data set: digits, fashionmnist, cifar10, cifar100 or npz:FILE. (default: digits)")
+    str | None,
+    typer.Option(
+        help="digits, mnist, fashionmnist, cifar10, cifar100, pacs, domainnet, npz:FILE or folder:DIR (default: digits)"
+    ),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Folder that holds NAME.npz. (default: data)")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")]
 MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, feddm, fedavg or module:Class. (default: fedaf)")]
 MethodNames = Annotated[
     str | None,
@@ -120,12 +124,12 @@ def run(
         _resume(resume, console, verbose, quiet)
         return
     from fedaf import config as configuration
-    from fedaf.experiment import execute, prepare
+    from fedaf.experiment import execute
 
     layers = _layers(config, flags, settings)
     built = configuration.build(configuration.merge(*layers), preset=preset)
     configuration.refuse_idle(flags, built)
-    experiment = prepare(built)
+    experiment = _prepare(built, console)
     target = out or _new_directory(f"{_slug(built.data.name)}-{_slug(built.method_name)}-seed{built.run.seed}")
     _announce(experiment, console, quiet)
     _report(execute(experiment, target, _observer(console, verbose, quiet)), console)
@@ -166,14 +170,14 @@ def compare(
         _compare_again(resume, console, verbose, quiet)
         return
     from fedaf import config as configuration
-    from fedaf.experiment import execute, prepare
+    from fedaf.experiment import execute
     from fedaf.federation.run_directory import refuse_in_use
 
     names = [name.strip() for name in (method or "fedaf,fedavg").split(",") if name.strip()]
     configs = _configs(names, _layers(config, flags, settings), preset)
     first = next(iter(configs.values()))
     configuration.refuse_idle(flags, first)
-    experiments = {name: prepare(built) for name, built in configs.items()}
+    experiments = {name: _prepare(built, console) for name, built in configs.items()}
     target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
     refuse_in_use(target)
     target.mkdir(parents=True, exist_ok=True)
@@ -291,7 +295,7 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
     import tomllib
 
     from fedaf import config as configuration
-    from fedaf.experiment import execute, go_on, prepare, reopen
+    from fedaf.experiment import execute, go_on, reopen
     from fedaf.federation.run_directory import CONFIG, RESULT
 
     try:
@@ -306,43 +310,51 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
         if (target / CONFIG).is_file():
             go_on(reopen(target), target, observer)
         else:
-            execute(prepare(configuration.build(table)), target, observer)
+            execute(_prepare(configuration.build(table), console), target, observer)
     _report_comparison(directory, list(tables), console)
 
 
 def _report(result: "RunResult", console: Console) -> None:
-    from fedaf.reporting import figures, tables
+    from fedaf.reporting import figures
 
     assert result.directory is not None
     figures.curves([result.figures], result.directory / "curves.png")
     figures.bubbles(result.directory, result.directory / "partition.png")
     gallery = figures.gallery(result.directory, result.directory / "condensed.png")
-    console.print(tables.results_table([result.figures]))
-    _print_audit(result.figures, console)
+    _print_results([result.figures], console)
     pictures = ["curves.png", "partition.png", *([gallery.name] if gallery else [])]
     _print_line(console, f"Everything is in {result.directory}: result.json, {', '.join(pictures)}.")
 
 
 def _report_comparison(target: Path, names: Sequence[str], console: Console) -> None:
-    from fedaf.reporting import figures, tables
+    from fedaf.reporting import figures
 
     results = [figures.read_result(target / name) for name in names]
     figures.curves(results, target / "curves.png")
     figures.bubbles(target / names[0], target / "partition.png")
     galleries = [figures.gallery(target / name, target / f"condensed-{name}.png") for name in names]
-    console.print(tables.results_table(results))
-    for result in results:
-        _print_audit(result, console)
+    _print_results(results, console)
     pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
     _print_line(console, f"Everything is in {target}: {', '.join(pictures)}, and a directory for each run.")
 
 
-def _print_audit(result: Mapping[str, Any], console: Console) -> None:
+def _print_results(results: Sequence[Mapping[str, Any]], console: Console) -> None:
     from fedaf.reporting import tables
 
-    sentence = tables.audit_sentence(result)
-    if sentence:
-        _print_line(console, sentence)
+    console.print(tables.results_table(results))
+    if by_domain := tables.domains_table(results):
+        console.print(by_domain)
+    for result in results:
+        if sentence := tables.audit_sentence(result):
+            _print_line(console, sentence)
+
+
+def _prepare(config: "Config", console: Console) -> "Experiment":
+    from fedaf.experiment import prepare
+    from fedaf.reporting.progress import reading
+
+    with reading(console) as watch:
+        return prepare(config, watch=watch)
 
 
 def _announce(experiment: "Experiment", console: Console, quiet: bool, *, with_split: bool = True) -> None:

@@ -35,6 +35,7 @@ _SAMPLES = {
     "cifar10": "50000 + 10000",
     "cifar100": "50000 + 10000",
     "pacs": "9991 in all",
+    "domainnet": "by its lists",
 }
 
 
@@ -51,7 +52,7 @@ def list_(data_dir: DataDir = _DATA_DIR) -> None:
     table.add_column("where, or how to get it", overflow="fold")
     for name, entry in CATALOG.items():
         shape = " x ".join(map(str, entry.shape))
-        table.add_row(name, str(entry.num_classes), shape, _SAMPLES.get(name, "?"), escape(_where(name, data_dir)))
+        table.add_row(name, str(entry.num_classes), shape, _SAMPLES[name], escape(_where(name, data_dir)))
     Console().print(table)
 
 
@@ -61,12 +62,14 @@ def inspect(name: Name, data_dir: DataDir = _DATA_DIR, out: Sheet = None) -> Non
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
     from fedaf.reporting import figures, tables
+    from fedaf.reporting.progress import reading
 
     sheet = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', Path(name).stem)}-contact-sheet.png")
     if sheet.suffix.lower() != ".png":
         raise UserError(f"--out is {sheet}, but the contact sheet is a PNG picture; give a name that ends in .png.")
-    data = catalog.load(name, data_dir)
     console = Console()
+    with reading(console) as watch:
+        data = catalog.load(name, data_dir, watch=watch)
     train, test = (class_counts(split, data.num_classes) for split in (data.train, data.test))
     console.print(tables.counts_table("class", train, test, data.classes))
     if data.domains:
@@ -92,14 +95,14 @@ def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -
 
 def _where(name: str, data_dir: Path) -> str:
     """Where a data set is, or the command that gets it. Nothing is read."""
+    from fedaf.data import catalog
     from fedaf.data.remotes import REMOTES
     from fedaf.reporting.tables import size
 
     if name == "digits":
         return "inside scikit-learn"
-    path = data_dir / f"{name}.npz"
-    if path.is_file():
-        return str(path)
+    if found := catalog.locate(name, data_dir):
+        return str(found)
     command = f"fedaf data fetch {name}" + (f" --data-dir {quote(str(data_dir))}" if data_dir != _DATA_DIR else "")
     if name not in REMOTES:
         return f"{command} says how"

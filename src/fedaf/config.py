@@ -33,8 +33,12 @@ class RunTable(_Table):
 
 
 class DataTable(_Table):
-    name: str = Field("digits", description="data set of the catalog, or npz:FILE")
+    name: str = Field("digits", description="data set of the catalog, npz:FILE or folder:DIR")
     dir: str = Field("data", description="folder of data files")
+    image_size: int | None = Field(
+        None, ge=1, le=4096, description="side image files are resized to; unset: 64, or own if small"
+    )
+    max_unreadable: float = Field(0.01, ge=0, le=1, description="share of image files that may be unreadable")
     mean: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
     std: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
 

@@ -4,7 +4,7 @@ import json
 import logging
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -136,16 +136,27 @@ def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observe
 
 
 def prepare(
-    config: Config, *, saved_partition: Path | None = None, model: nn.Module | Factory | None = None
+    config: Config,
+    *,
+    saved_partition: Path | None = None,
+    model: nn.Module | Factory | None = None,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Experiment:
-    """Check everything that can be checked before computing, cheapest first, and read the data. ``model`` is the one
-    that the configuration records as given from Python."""
+    """Check everything that can be checked before computing, cheapest first, and open the data. ``model`` is the one
+    that the configuration records as given from Python; ``watch`` is told how many image files are decoded of how many,
+    where that is needed."""
     catalog.check_name(config.data.name)
     factory = models.find(config.model.name, model, keep_weights=config.model.keep_weights)
     device = resolve_device(config.run.device)
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
-    data = catalog.load(config.data.name, Path(config.data.dir))
+    data = catalog.load(
+        config.data.name,
+        Path(config.data.dir),
+        image_size=config.data.image_size,
+        max_unreadable=config.data.max_unreadable,
+        watch=watch,
+    )
     config = _settled(config, data)
     task = _task(config, data)
     split = Partition.read(saved_partition, len(data.train)) if saved_partition else _split(config, data)

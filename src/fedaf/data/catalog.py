@@ -1,61 +1,135 @@
-"""The data sets by name, as uint8 tensors with their published normalisation constants."""
+"""The data sets by name: where their files are looked for, and how they are opened."""
 
-import zipfile
-import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from fedaf.data import cache, stored
+from fedaf.data.cache import Source
 from fedaf.data.dataset import DataSet, Split
+from fedaf.data.entries import CATALOG, Entry
+from fedaf.data.readers import cifar, domainnet, folders, idx, npz, pacs
+from fedaf.data.remotes import REMOTES
 from fedaf.naming import nearest
 from fedaf.protocol import Key, UserError
 
+__all__ = ["CATALOG", "Entry", "check_name", "load", "locate"]
+
 _DIGITS_SPLIT = Key(20240617)  # the test split of digits is the same in every run, whatever its seed
-_OWN_MEAN, _OWN_STD = 0.5, 0.25  # nobody in a federation holds the training split, so own data get constants
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the catalog knows of a data set before reading it."""
-
-    shape: tuple[int, int, int]
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-CATALOG = {
-    "digits": Entry((1, 8, 8), 10, (0.305,), (0.376,)),
-    "fashionmnist": Entry((1, 28, 28), 10, (0.2860,), (0.3530,)),
-    "cifar10": Entry((3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": Entry((3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-}
+_NPZ, _FOLDER = "npz:", "folder:"
 
 
 def check_name(name: str) -> None:
     """Raise ``UserError`` for a name that no reader knows."""
-    if name not in CATALOG and not name.startswith("npz:"):
-        allowed = f"one of {', '.join(CATALOG)}, or npz:FILE"
-        raise UserError(f"unknown data set {name!r}{nearest(name, CATALOG)}; allowed is {allowed}.")
+    if name in CATALOG or any(name.startswith(own) and name != own for own in (_NPZ, _FOLDER)):
+        return
+    allowed = f"one of {', '.join(CATALOG)}, or npz:FILE, or folder:DIR"
+    raise UserError(f"unknown data set {name!r}{nearest(name, CATALOG)}; allowed is {allowed}.")
 
 
-def load(name: str, data_dir: Path) -> DataSet:
-    """Read a data set: ``digits`` comes with scikit-learn, the others as ``NAME.npz`` in ``data_dir`` or as
-    ``npz:FILE``, with arrays x_train, y_train, x_test, y_test."""
+def load(
+    name: str,
+    data_dir: Path,
+    *,
+    image_size: int | None = None,
+    max_unreadable: float = 0.01,
+    watch: Callable[[int, int], None] | None = None,
+) -> DataSet:
+    """Open a data set: one of the catalog (``digits`` comes with scikit-learn, the others lie in ``data_dir`` as
+    published or as ``NAME.npz``), ``npz:FILE`` or ``folder:DIR``. Image files are resized to squares of ``image_size``;
+    ``max_unreadable`` is the share of them that may be unreadable, and ``watch(done, total)`` is told while they are
+    decoded. Whatever is no plain .npz is converted on first use, and kept (see ``cache.folder``)."""
     check_name(name)
+    if image_size is not None and image_size < 1:
+        raise UserError(f"data.image_size is {image_size}; it must be at least 1.")
     if name == "digits":
-        return _digits()
-    if name.startswith("npz:"):
-        return _npz(name, Path(name.removeprefix("npz:")), None)
-    return _npz(name, data_dir / f"{name}.npz", CATALOG[name])
+        return _digits(image_size)
+    try:
+        found = _find(name, data_dir, image_size, watch)
+        if found is None:
+            raise UserError(_missing(name, data_dir))
+        return _open(name, found, image_size, max_unreadable)
+    except OSError as error:
+        raise UserError(f"data set {name!r} cannot be read ({error}).") from error
 
 
-def _digits() -> DataSet:
+def locate(name: str, data_dir: Path) -> Path | None:
+    """Where a data set lies, without reading it; ``None`` where it is not or not whole, and for embedded digits."""
+    check_name(name)
+    try:
+        found = None if name == "digits" else _find(name, data_dir, None, None)
+    except (UserError, OSError):
+        return None
+    return found.root if isinstance(found, Source) else found
+
+
+def _find(
+    name: str, data_dir: Path, image_size: int | None, watch: Callable[[int, int], None] | None
+) -> Source | Path | None:
+    """A file that is in the form already, or what must be converted to it."""
+    if name.startswith(_FOLDER):
+        return folders.source(Path(name.removeprefix(_FOLDER)), image_size=image_size, watch=watch)
+    for path in _arrays(name, data_dir):
+        if path.is_file():
+            return npz.source(path) or path
+    entry = CATALOG.get(name)
+    if entry is None:
+        return None
+    match name:
+        case "mnist" | "fashionmnist":
+            return idx.find(name, data_dir, entry)
+        case "cifar10" | "cifar100":
+            return cifar.find(name, data_dir, entry)
+        case "pacs":
+            return pacs.find(data_dir, entry, image_size=image_size, watch=watch)
+    return domainnet.find(data_dir, entry, image_size=image_size, watch=watch)
+
+
+def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float) -> DataSet:
+    read = partial(stored.read, name, entry=CATALOG.get(name), image_size=image_size, max_unreadable=max_unreadable)
+    if isinstance(found, Source):
+        return cache.opened(found, partial(read, shown=found.root))
+    with npz.refusing(found):
+        return read(found, shown=found)
+
+
+def _arrays(name: str, data_dir: Path) -> list[Path]:
+    """The .npz files that may hold a data set."""
+    if name.startswith(_NPZ):
+        return [Path(name.removeprefix(_NPZ))]
+    return [data_dir / f"{stem}.npz" for stem in ((name, "pacs64") if name == "pacs" else (name,))]
+
+
+def _folders(name: str, data_dir: Path) -> list[Path]:
+    """The folders in which the published files of a data set may lie."""
+    match name:
+        case "mnist" | "fashionmnist":
+            return idx.places(name, data_dir)
+        case "cifar10" | "cifar100":
+            return cifar.places(name, data_dir)
+        case "pacs":
+            return pacs.places(data_dir)
+    return domainnet.places(data_dir)
+
+
+def _missing(name: str, data_dir: Path) -> str:
+    """Every place where a data set is looked for, and how to get it."""
+    if name.startswith(_NPZ):
+        return f"data set {name!r} is not at {_arrays(name, data_dir)[0]}; name a file that is there."
+    looked = ", ".join(str(place) for place in (*_arrays(name, data_dir), *_folders(name, data_dir)))
+    verb = "says where to get it" if name not in REMOTES else "gets it"
+    advice = f"`fedaf data fetch {name} --data-dir {data_dir}` {verb}"
+    return f"data set {name!r} is at none of {looked}; {advice}, or name the folder it is in with --data-dir."
+
+
+def _digits(image_size: int | None) -> DataSet:
     from sklearn.datasets import load_digits
 
+    entry = CATALOG["digits"]
+    stored.check_size("digits", "digits", entry.shape, image_size)
     raw = load_digits()
     images = torch.from_numpy((raw.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(raw.target.astype(np.int64))
@@ -64,58 +138,5 @@ def _digits() -> DataSet:
     for label in range(10):
         rows = rng.permutation(np.flatnonzero(raw.target == label))
         test[torch.from_numpy(rows[: round(len(rows) / 5)])] = True
-    entry = CATALOG["digits"]
     train, held_out = Split(images[~test], labels[~test]), Split(images[test], labels[test])
-    return DataSet("digits", train, held_out, 10, mean=entry.mean, std=entry.std)
-
-
-def _npz(name: str, path: Path, entry: Entry | None) -> DataSet:
-    if not path.is_file():
-        advice = "put the file there or name its folder with --data-dir" if entry else "name a file that is there"
-        raise UserError(f"data set {name!r} is not at {path}; {advice}.")
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            arrays = {key: found[key] for key in ("x_train", "y_train", "x_test", "y_test")}
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is not a data set: it must be a whole .npz file with x_train, y_train, x_test and y_test."
-        ) from error
-    train_images, test_images = (_images(path, key, arrays[key]) for key in ("x_train", "x_test"))
-    train_labels, test_labels = (_labels(path, key, arrays) for key in ("y_train", "y_test"))
-    channels = train_images.shape[1]
-    shape = tuple(train_images.shape[1:])
-    if entry and shape != entry.shape:
-        raise UserError(f"{path} holds images of shape {shape}, but {name} has {entry.shape}.")
-    if tuple(test_images.shape[1:]) != shape:
-        raise UserError(f"x_test in {path} holds images of shape {tuple(test_images.shape[1:])}, but x_train {shape}.")
-    num_classes = entry.num_classes if entry else min(len(train_labels), int(train_labels.max()) + 1)
-    for key, labels in (("y_train", train_labels), ("y_test", test_labels)):
-        if int(labels.max()) >= num_classes:
-            raise UserError(
-                f"{key} in {path} has a label {int(labels.max())}, but the last class is {num_classes - 1}."
-            )
-    return DataSet(
-        name,
-        Split(train_images, train_labels),
-        Split(test_images, test_labels),
-        num_classes,
-        mean=entry.mean if entry else (_OWN_MEAN,) * channels,
-        std=entry.std if entry else (_OWN_STD,) * channels,
-    )
-
-
-def _images(path: Path, key: str, array: np.ndarray) -> Tensor:
-    if array.dtype != np.uint8 or array.ndim not in (3, 4) or len(array) == 0:
-        raise UserError(f"{key} in {path} must be uint8 [N, H, W, C], not {array.dtype} {list(array.shape)}.")
-    if array.ndim == 3:
-        array = array[..., None]
-    if array.shape[3] > 4 >= array.shape[1]:
-        raise UserError(f"{key} in {path} looks like [N, C, H, W], {list(array.shape)}; it must be [N, H, W, C].")
-    return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
-
-
-def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> Tensor:
-    labels, images = arrays[key], arrays[key.replace("y_", "x_")]
-    if labels.ndim != 1 or len(labels) != len(images) or labels.dtype.kind not in "iu" or labels.min() < 0:
-        raise UserError(f"{key} in {path} must hold one label >= 0 for each of the {len(images)} images.")
-    return torch.from_numpy(labels.astype(np.int64))
+    return DataSet("digits", train, held_out, 10, mean=entry.mean, std=entry.std, classes=entry.classes)

@@ -1,6 +1,7 @@
 """What the federation asks of a transport: carry these requests to these clients, until their time is up."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,8 @@ from fedaf.protocol import Key, Payload, Phase, Refused, Tensors, pack, read_sca
 
 _HEADER = "request"
 _HEADER_FIELDS = {"run": str, "round": int, "phase": str, "accepted": int, "key": int, "seconds": float}
+_HEADER_RANGES = {"round": (1, 2**63), "accepted": (0, 2**63), "key": (0, 2**63), "seconds": (0, math.inf)}
+_LONGEST_NAME = 100  # of a run or a phase; a client writes the run to its disk
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,10 @@ class Request:
         for name, kind in _HEADER_FIELDS.items():
             if type(header.get(name)) is not kind:
                 raise Refused(f"a request must have a header with {name}, of type {kind.__name__}")
-        if header["round"] < 1 or header["accepted"] < 0 or not 0 <= header["key"] < 2**63 or header["seconds"] < 0:
+        if not all(low <= header[name] < end for name, (low, end) in _HEADER_RANGES.items()):
             raise Refused("a request's header has a number out of range")
+        if not all(len(header[name]) <= _LONGEST_NAME and header[name].isprintable() for name in ("run", "phase")):
+            raise Refused(f"a request's run and phase must be printable names of at most {_LONGEST_NAME} characters")
         return cls(
             run=header["run"],
             round=header["round"],
@@ -83,7 +88,8 @@ class Transport(Protocol):
     """Carries a phase. Every request has exactly one delivery; a transport never raises for a client's fault."""
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
-        """Deliver requests of one phase; a client that does not answer in their ``seconds`` is ``Silent``."""
+        """Deliver requests of one phase; a client that does not answer in their ``seconds`` is ``Silent``. A reply
+        that comes later is dropped: schemas cannot tell the replies of two rounds apart."""
 
     def checkpoint(self) -> Mapping[str, Tensors]:
         """The state of clients that live in this process; empty where clients keep their own."""

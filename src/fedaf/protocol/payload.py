@@ -12,6 +12,8 @@ from fedaf.errors import Refused
 Tensors = Mapping[str, Tensor]
 Scalar = bool | int | float | str
 
+HEADER_LIMIT = 1 << 20  # names, shapes, offsets, scalars: parsing them takes many times their size and some time
+
 _SCALARS = "scalars"
 _LENGTH_BYTES = 8  # safetensors starts with the length of its JSON header, little-endian
 
@@ -66,9 +68,13 @@ def unpack(data: bytes, *, max_bytes: int | None = None) -> tuple[dict[str, Tens
     """The inverse of ``pack`` for bytes nobody vouches for: tensors and metadata, or ``Refused``."""
     if max_bytes is not None and len(data) > max_bytes:
         raise Refused(f"a message of {len(data)} bytes is over the limit of {max_bytes}")
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if length > HEADER_LIMIT:
+        raise Refused(
+            f"a message of {len(data)} bytes cannot be read (its header is {length} bytes, the limit is {HEADER_LIMIT})"
+        )
     try:
         tensors = safetensors.torch.load(data)
-        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
         metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__") or {}
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
         raise Refused(f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})") from error

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedaf.errors import Refused
-from fedaf.protocol.payload import Payload, Scalar, Tensors
+from fedaf.protocol.payload import HEADER_LIMIT, Payload, Scalar, Tensors
 
 _LARGEST_WEIGHT = 1e6  # one finite but absurd weight would make the average of all absurd
-_LARGEST = 1 << 1023  # whole numbers beyond it are no floats
-_HEADER_ALLOWANCE = 1 << 20  # framing around the content: names, shapes, offsets
+_LARGEST_SCALAR = 1e30  # beyond any honest measure; sums of them, and products with counts, stay finite
+_MOST_BATCHES = 1 << 32  # what a client may add to a count in one round
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Number:
-    """A scalar: an ``int`` or a finite ``float`` within bounds."""
+    """A scalar: an ``int`` or a ``float`` within bounds, and within 1e30 in any case."""
 
     kind: type
     low: float = -math.inf
@@ -53,7 +53,7 @@ class Schema:
             math.prod(longest[n] if isinstance(n, str) else n for n in f.shape) * f.dtype.itemsize
             for f in self.fields.values()
         )
-        return content + _HEADER_ALLOWANCE
+        return content + HEADER_LIMIT
 
     def validate(self, payload: Payload) -> None:
         """Raise ``Refused`` with the first thing that is wrong."""
@@ -94,11 +94,13 @@ class Schema:
 
 def like(tensors: Tensors) -> dict[str, Field]:
     """Fields for a model like the one in ``tensors``: the same names, types and shapes, values no training reaches
-    left out, no negative variances or counts of batches."""
+    left out, no negative variances or counts of batches, whole numbers not far beyond those in ``tensors``."""
 
     def bounds(name: str, tensor: Tensor) -> tuple[float | None, float | None]:
         low = 0 if name.endswith(("running_var", "num_batches_tracked")) else -_LARGEST_WEIGHT
-        return (low, _LARGEST_WEIGHT) if tensor.is_floating_point() else (low, None)
+        if tensor.is_floating_point():
+            return low, _LARGEST_WEIGHT
+        return low, int(tensor.max()) + _MOST_BATCHES if tensor.numel() else None
 
     return {name: Field(t.dtype, tuple(t.shape), *bounds(name, t)) for name, t in tensors.items()}
 
@@ -116,7 +118,7 @@ def _validate_scalar(name: str, value: Scalar, number: Number) -> None:
     fits = isinstance(value, (int, float) if number.kind is float else number.kind) and not isinstance(value, bool)
     if not fits:
         raise Refused(f"{name} is a {type(value).__name__}, not a {number.kind.__name__}")
-    if not (math.isfinite(value) if isinstance(value, float) else abs(value) < _LARGEST):  # type: ignore[arg-type]
+    if not abs(value) <= _LARGEST_SCALAR:  # type: ignore[arg-type]
         raise Refused(f"{name} is not finite or too large")
     if not number.low <= value <= number.high:  # type: ignore[operator]
         raise Refused(f"{name} is {value!r}, outside {number.low:g} to {number.high:g}")

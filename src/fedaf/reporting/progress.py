@@ -1,11 +1,12 @@
 """Progress of a run: a live display in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedaf.federation.observer import Observer
 from fedaf.reporting.tables import duration
@@ -27,6 +28,29 @@ class _Clock:
         if done <= 0:
             return "…"
         return duration((time.monotonic() - self._began) / done * (self.rounds - rounds_done))
+
+
+@contextmanager
+def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """Says how far the decoding of image files is, which is needed once for a folder of them: a bar in a terminal, a
+    line elsewhere."""
+    columns = (TextColumn("reading images"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True)
+
+    def watch(done: int, total: int) -> None:
+        if console.is_terminal:
+            if not bar.task_ids:
+                bar.add_task("", total=total)
+                bar.start()
+            bar.update(bar.task_ids[0], completed=done)
+        elif not bar.task_ids:
+            bar.add_task("", total=total)
+            console.print(f"reading {total} images, once", highlight=False)
+
+    try:
+        yield watch
+    finally:
+        bar.stop()
 
 
 class PlainProgress(Observer):

@@ -69,28 +69,38 @@ _SPLITS = {"domain": "a client for each domain"}
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """Methods side by side; with domains, the best round's accuracy on each of them and their average."""
+    """Methods side by side."""
     first = results[0]
     split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
     split = _SPLITS.get(split, split)
     title = f"{first['dataset']}, {first['clients']} clients, {split}, {first['rounds']} rounds, seed {first['seed']}"
-    domains = list(first.get("best_accuracy_by_domain") or {})
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    average = "average, best round" if domains else "best accuracy"
-    last = "last round" if domains else "last accuracy"
-    for header in (*domains, average, last, "upload / client / round", "time"):
+    for header in ("best accuracy", "last accuracy", "upload / client / round", "time"):
         table.add_column(header, justify="right")
     for result in results:
-        by_domain = result.get("best_accuracy_by_domain") or {}
         table.add_row(
             result["method"],
-            *(f"{by_domain[domain]:.2f} %" for domain in domains),
             f"{result['best_accuracy']:.2f} %",
             f"{result['last_accuracy']:.2f} %",
             size(result["upload_bytes_per_client_round"]),
             duration(result["seconds"]),
         )
+    return table
+
+
+def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
+    """Methods side by side on each domain, in their best round; ``None`` for data without domains."""
+    domains = list(results[0].get("best_accuracy_by_domain") or {})
+    if not domains:
+        return None
+    table = Table(title="Accuracy by domain in the best round, per cent", title_justify="left")
+    table.add_column("method")
+    for header in (*domains, "average"):
+        table.add_column(header, justify="right")
+    for result in results:
+        values = [*result["best_accuracy_by_domain"].values(), result["best_accuracy"]]
+        table.add_row(result["method"], *(f"{value:.2f}" for value in values))
     return table
 
 

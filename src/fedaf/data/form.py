@@ -1,0 +1,233 @@
+"""The one form of a data set on disk: an uncompressed .npz, whose images are mapped where they lie.
+
+``x_train``, ``x_test`` are uint8 [N, H, W, C] (or [N, H, W]), ``y_train``, ``y_test`` integers; ``domain_train``,
+``domain_test``, ``domains`` and ``classes`` may be there. What fedaf converted also says how many ``files`` there were,
+and which were ``unreadable`` for what ``reasons``."""
+
+import lzma
+import os
+import struct
+import tempfile
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Self, cast
+
+import numpy as np
+
+from fedaf.protocol import UserError
+
+CHUNK = 4 << 20  # bytes of images that are in memory while a file is converted
+_READ_THROUGH = 1 << 30  # up to this size a checksum is verified on opening: about a second
+_MOST = 64 << 30
+_SUSPECT = 1 << 30
+_EXPANSION = 1000
+
+
+class Damaged(ValueError):
+    """A file that is no whole .npz, or lacks an array."""
+
+
+class Unwritable(Exception):
+    """A copy cannot be written; not to be confused with a source that cannot be read."""
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """What zipfile, zlib and numpy raise on bytes that are not what they expect."""
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        SyntaxError,
+        OverflowError,
+        MemoryError,
+        RuntimeError,
+        struct.error,
+        tokenize.TokenError,
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Member:
+    """An array of an .npz, by its header alone; its data begin ``start`` bytes into the member."""
+
+    info: zipfile.ZipInfo
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    start: int
+
+    @property
+    def stored(self) -> bool:
+        return self.info.compress_type == zipfile.ZIP_STORED
+
+
+class Npz:
+    """A file of named arrays, from which no more is read than is asked for. ``Damaged`` is raised for what is wrong
+    with its bytes, ``UserError`` for one that is too large when expanded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _damage():
+            self._file = open(path, "rb")  # noqa: SIM115
+        try:
+            with _damage():
+                self._size = os.fstat(self._file.fileno()).st_size
+                self._zip = zipfile.ZipFile(self._file)
+        except Damaged:
+            self._file.close()
+            raise
+        self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+        self._file.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def member(self, name: str) -> Member:
+        """What the header of an array says, checked against the size of its data."""
+        with _damage():
+            info = self._zip.getinfo(f"{name}.npy")
+        self._refuse_bomb(info)
+        with _damage(), self._zip.open(info) as stream:
+            if np.lib.format.read_magic(stream) == (1, 0):
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            else:
+                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+            start = stream.tell()
+            if dtype.hasobject or min(shape, default=0) < 0 or start + prod(shape) * dtype.itemsize != info.file_size:
+                raise ValueError(f"{name} is not an array of plain numbers of the length its header says")
+            if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
+                raise ValueError(f"{name} is stored in another length than its own")
+        return Member(info, dtype, shape, fortran, start)
+
+    def array(self, name: str) -> np.ndarray:
+        """A whole array, in memory."""
+        member = self.member(name)
+        with _damage(), self._zip.open(member.info) as stream:
+            array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+            stream.read(1)  # the checksum is compared at the end
+            return array
+
+    def mapped(self, name: str) -> np.ndarray:
+        """A stored array where it lies in the file. Copy-on-write: PyTorch wants memory that could be written."""
+        member = self.member(name)
+        if member.info.file_size <= _READ_THROUGH:
+            with _damage(), self._zip.open(member.info) as stream:
+                while stream.read(CHUNK):
+                    pass
+        with _damage():
+            offset = self._offset(member.info) + member.start
+            if offset + prod(member.shape) * member.dtype.itemsize > self._size:
+                raise ValueError(f"{name} ends after the end of the file")
+            order: Literal["C", "F"] = "F" if member.fortran else "C"
+            array: np.ndarray = np.memmap(
+                cast(Any, self._file), member.dtype, "c", offset=offset, shape=member.shape, order=order
+            )
+            return array
+
+    def rows(self, name: str) -> Iterator[np.ndarray]:
+        """An array in pieces of a few megabytes, in order, whether it is compressed or not."""
+        member = self.member(name)
+        if member.fortran:  # its rows are scattered over the whole of it
+            yield self.array(name)
+            return
+        row = prod(member.shape[1:]) * member.dtype.itemsize
+        step = max(1, CHUNK // max(1, row))
+        with _damage():
+            stream = self._zip.open(member.info)
+        with stream:
+            with _damage():
+                stream.read(member.start)
+            for first in range(0, member.shape[0], step):
+                count = min(step, member.shape[0] - first)
+                with _damage():
+                    piece = np.frombuffer(stream.read(count * row), member.dtype).reshape(count, *member.shape[1:])
+                yield piece
+            with _damage():
+                stream.read(1)
+
+    def _refuse_bomb(self, info: zipfile.ZipInfo) -> None:
+        size, packed = info.file_size, info.compress_size
+        if size > _MOST or (size > _SUSPECT and size > _EXPANSION * packed):
+            raise UserError(
+                f"{info.filename} in {self.path} would expand from {packed:,} to {size:,} bytes; "
+                f"allowed are {_MOST >> 30} GiB, and {_EXPANSION} times the packed size beyond {_SUSPECT >> 30} GiB."
+            )
+
+    def _offset(self, info: zipfile.ZipInfo) -> int:
+        """Where a member's bytes begin: the local header has name and extra field of its own lengths."""
+        self._file.seek(info.header_offset)
+        name, extra = struct.unpack("<26xHH", self._file.read(30))
+        return int(info.header_offset + 30 + name + extra)
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """What fails in here is the writing of a copy."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(str(error)) from error
+
+
+class Writer:
+    """Writes a data set in the form, with images as they come: neither are all in memory, nor need their number be
+    known before the last. ``files`` and the unreadable ones are noted with them."""
+
+    def __init__(self, file: BinaryIO, spool: Path) -> None:
+        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
+        self._spool = spool
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with writing():
+            self._zip.close()
+
+    def images(self, name: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
+        """Arrays [n, *shape] one after the other; returns how many images they were. They wait in a nameless file,
+        because the header with their number comes first."""
+        with writing():
+            spool = tempfile.TemporaryFile(dir=self._spool)  # noqa: SIM115
+        with spool:
+            count = 0
+            for chunk in chunks:
+                with writing():
+                    spool.write(np.ascontiguousarray(chunk, np.uint8).reshape(len(chunk), *shape).data)
+                count += len(chunk)
+            with writing(), self._zip.open(f"{name}.npy", "w", force_zip64=True) as member:
+                spool.seek(0)
+                header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
+                np.lib.format.write_array_header_1_0(member, header)
+                while data := spool.read(CHUNK):
+                    member.write(data)
+        return count
+
+    def array(self, name: str, array: np.ndarray) -> None:
+        with writing(), self._zip.open(f"{name}.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array(member, array, allow_pickle=False)
+
+    def texts(self, name: str, texts: Iterable[str]) -> None:
+        """Names, as an array of strings."""
+        self.array(name, np.array(list(texts), dtype=np.str_))

@@ -1,0 +1,165 @@
+"""Image files of any usual kind, one by one and many at once, as uint8 pixels."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fedaf.naming import printable
+
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # others of Pillow's start programs
+_AT_ONCE = 64  # files that are decoded before they are written, and fewer where they would fill
+_MEMORY = 64 << 20
+_SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
+_ORIENTATION = 0x0112
+
+Mode = Literal["L", "RGB"]
+Watch = Callable[[int, int], None]
+
+
+class Unreadable(Exception):
+    """No image can be had from a file; the message says why."""
+
+
+@dataclass
+class Tally:
+    """How many files there are, how many are done, and which of them could not be read."""
+
+    files: int
+    done: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def decode(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
+    """The pixels of a file, [height, width] or [height, width, 3]: upright, on white where transparent, and resized
+    to ``size`` (width, height) with antialiasing."""
+    with _opened(path) as image:
+        upright = ImageOps.exif_transpose(image)
+        plain = _plain(upright).convert(mode)
+        if plain.size != size:
+            plain = plain.resize(size, Image.Resampling.BILINEAR)
+        return np.asarray(plain, np.uint8)
+
+
+def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | None, Mode]:
+    """The size (width, height) that all files have, if one and with no side over ``largest``; and whether all are
+    grey. Reads headers only, and no more of them than it takes to know."""
+    size: tuple[int, int] | None = None
+    differ, grey = False, True
+    for path in paths:
+        try:
+            with _opened(path) as image:
+                grey = grey and _is_grey(image)
+                if not differ:
+                    own = _upright_size(image)
+                    differ = max(own) > largest or (size or own) != own
+                    size = own
+        except Unreadable:
+            continue
+        if differ and not grey:
+            break
+    return (None if differ else size), ("L" if grey else "RGB")
+
+
+def decode_all(
+    root: Path, names: Sequence[str], *, mode: Mode, size: tuple[int, int], tally: Tally, watch: Watch | None
+) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Files in order, several at a time: arrays [n, H, W] or [n, H, W, 3], with the numbers of the files they are of.
+    Those that cannot be read are left out and put into the tally."""
+    one = partial(_try, mode=mode, size=size)
+    step = max(1, min(_AT_ONCE, _MEMORY // (3 * size[0] * size[1])))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for first in range(0, len(names), step):
+            some = names[first : first + step]
+            read: list[np.ndarray] = []
+            rows: list[int] = []
+            for number, found in enumerate(pool.map(one, (root / name for name in some)), first):
+                if isinstance(found, str):
+                    tally.unreadable[printable(names[number])] = found
+                else:
+                    read.append(found)
+                    rows.append(number)
+            tally.done += len(some)
+            if watch:
+                watch(tally.done, tally.files)
+            if read:
+                yield np.stack(read), rows
+
+
+def _try(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray | str:
+    try:
+        return decode(path, mode=mode, size=size)
+    except Unreadable as reason:
+        return str(reason)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 1 << 62):
+                raise Image.DecompressionBombError
+            yield image
+    except Unreadable:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable("it has more pixels than is safe to decode") from None
+    except UnidentifiedImageError:
+        raise Unreadable("it is no image of a kind that is read") from None
+    except FileNotFoundError:
+        raise Unreadable("it is not there") from None
+    except Exception as error:  # decoders raise everything from struct.error to MemoryError on damaged files
+        raise Unreadable(f"{printable(str(error)) or type(error).__name__:.100}") from error
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    width, height = image.size
+    if width != height and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
+        return height, width
+    return width, height
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16")
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """Eight bits a channel without transparency: grey stays grey, all else becomes RGB."""
+    if image.mode == "F":
+        raise Unreadable("its pixels are floating-point numbers")
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return _eight_bits(image)
+    if image.has_transparency_data:
+        grey = _is_grey(image)
+        layered = image.convert("LA" if grey else "RGBA")
+        white = Image.new(layered.mode, layered.size, "white")
+        return Image.composite(layered, white, layered.getchannel("A")).convert("L" if grey else "RGB")
+    return image.convert("L" if _is_grey(image) else "RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit grey, which Pillow also gives as 32-bit integers."""
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise Unreadable("its grey values have more than 16 bits")
+    clear = image.info.get("transparency")
+    if isinstance(clear, int):
+        values[values == clear] = 0xFFFF
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Pillow's doubts about a file are no news: it is read, or it is reported as unreadable."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

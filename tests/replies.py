@@ -1,0 +1,162 @@
+"""Replies of the built-in methods to tiny requests: honest ones, and what makes one good, in numpy and plain Python.
+
+The rules are those of docs/METHODS.md, written a second time: nothing here asks a ``Schema``.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedaf.methods.averaging import AveragingOptions
+from fedaf.methods.fedaf import FedAF, FedAFOptions
+from fedaf.methods.fedavg import FedAvg
+from fedaf.methods.feddm import FedDM, FedDMOptions
+from fedaf.models.registry import build
+from fedaf.protocol import Architecture, Key, Payload, Phase, Schema, Task, Tensors
+
+CLASSES, IPC = 4, 2
+TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
+ARCHITECTURE = Architecture(partial(build, "convnet", TASK, depth=2, width=2, norm="batch"))
+FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, ARCHITECTURE)
+FEDDM = FedDM(FedDMOptions(ipc=IPC), TASK, ARCHITECTURE)
+FEDAVG = FedAvg(AveragingOptions(), TASK, ARCHITECTURE)
+KNOWLEDGE, CONDENSE = FEDAF.phases
+(CONDENSE_ALONE,) = FEDDM.phases
+(FIT,) = FEDAVG.phases
+MODEL = FEDAVG.initial(Key(0)).model
+OWNED = torch.tensor([0, 2])
+CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
+
+COUNTS = ("audit_images", "held_out_images")
+LOSSES = ("loss_dm", "loss_cdc", "gradient_ratio")
+DECIBELS = ("audit_psnr_mean", "audit_psnr_max", "held_out_psnr_mean", "held_out_psnr_max")
+SHARES = ("audit_from_source", "held_out_from_source")
+MOST_DECIBELS = 10 * math.log10(255**2 * 12) + 1
+
+
+def a_float(value: object, low: float, high: float = 1e30) -> bool:
+    return type(value) in (int, float) and low <= value <= high
+
+
+def an_int(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def arrays(tensors: Tensors, wanted: Mapping[str, torch.dtype]) -> dict[str, np.ndarray] | None:
+    """The tensors as arrays, if they are those wanted and of the types wanted."""
+    if {name: t.dtype for name, t in tensors.items()} != dict(wanted):
+        return None
+    return {name: t.numpy() for name, t in tensors.items()}
+
+
+def good_knowledge(payload: Payload) -> bool:
+    wanted = {"classes": torch.int64, "mean_logits": torch.float32, "soft_labels": torch.float32}
+    found = arrays(payload.tensors, wanted)
+    if found is None or payload.scalars or found["classes"].ndim != 1:
+        return False
+    owned = found["classes"].tolist()
+    if owned != sorted(set(owned) & set(range(CLASSES))):
+        return False
+    v, r = found["mean_logits"], found["soft_labels"].astype(np.float64)
+    if v.shape != (len(owned), CLASSES) or r.shape != v.shape:
+        return False
+    inside = (np.abs(v) <= 1e4).all() and ((r >= 0) & (r <= 1)).all()
+    return bool(inside) and bool((np.abs(r.sum(1) - 1) < 1e-3).all())
+
+
+def rounding_decides(payload: Payload) -> bool:
+    """Whether soft labels are so near the edge of what is allowed that the order of a sum matters."""
+    r = payload.tensors.get("soft_labels")
+    if r is None or r.dtype != torch.float32 or r.ndim != 2:
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(r.numpy().astype(np.float64).sum(1) - 1)
+        return bool((np.abs(off - 1e-3) < 1e-5).any())
+
+
+def good_condense(payload: Payload) -> bool:
+    classes = payload.tensors.get("classes")
+    return good_images(payload, LOSSES) and classes is not None and classes.tolist() == OWNED.tolist()
+
+
+def good_condense_alone(payload: Payload) -> bool:
+    return good_images(payload, LOSSES[:1])
+
+
+def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
+    """Images of some classes, in order, with what a client measured."""
+    found, given = arrays(payload.tensors, {"classes": torch.int64, "images": torch.uint8}), payload.scalars
+    if found is None or found["classes"].ndim != 1:
+        return False
+    owned = found["classes"].tolist()
+    return (
+        owned == sorted(set(owned) & set(range(CLASSES)))
+        and found["images"].shape == (len(owned), IPC, *TASK.image_shape)
+        and set(given) == {*losses, *DECIBELS, *SHARES, *COUNTS}
+        and all(an_int(given[name], 0, 2**32) for name in COUNTS)
+        and all(a_float(given[name], 0) for name in losses)
+        and all(a_float(given[name], 0, MOST_DECIBELS) for name in DECIBELS)
+        and all(a_float(given[name], 0, 1) for name in SHARES)
+    )
+
+
+def good_fit(payload: Payload) -> bool:
+    found = arrays(payload.tensors, {name: t.dtype for name, t in MODEL.items()})
+    if found is None or any(found[name].shape != tuple(t.shape) for name, t in MODEL.items()):
+        return False
+    for name, values in found.items():
+        highest = 1e6 if values.dtype == np.float32 else 2**32
+        lowest = 0 if name.endswith(("running_var", "num_batches_tracked")) else -highest
+        if not ((values >= lowest) & (values <= highest)).all():
+            return False
+    return (
+        set(payload.scalars) == {"samples", "loss_ce"}
+        and an_int(payload.scalars["samples"], 1, 2**40)
+        and a_float(payload.scalars["loss_ce"], 0)
+    )
+
+
+def knowledge_of(*owned: int) -> Payload:
+    v = torch.randn(len(owned), CLASSES, generator=Key(len(owned)).torch())
+    classes = torch.tensor(owned, dtype=torch.int64)
+    return Payload({"classes": classes, "mean_logits": v, "soft_labels": torch.softmax(v, 1)})
+
+
+MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES), 0.5), **dict.fromkeys(COUNTS, 4)}
+MEASURES_ALONE = {name: value for name, value in MEASURES.items() if name not in LOSSES[1:]}
+IMAGES = torch.arange(2 * IPC * 16, dtype=torch.uint8).reshape(2, IPC, *TASK.image_shape)
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What may be replied to ``ask``: by the phase's schema, by a second opinion, and by honest clients."""
+
+    phase: Phase
+    ask: Payload
+    is_good: Callable[[Payload], bool]
+    honest: tuple[Payload, ...]
+
+    @property
+    def schema(self) -> Schema:
+        return self.phase.schema(self.ask)
+
+
+REPLIES = {
+    "fedaf knowledge": Replies(
+        KNOWLEDGE, Payload(MODEL), good_knowledge, (knowledge_of(), knowledge_of(1, 3), knowledge_of(0, 1, 2, 3))
+    ),
+    "fedaf condense": Replies(
+        CONDENSE, CONDENSE_ASK, good_condense, (Payload({"classes": OWNED, "images": IMAGES}, MEASURES),)
+    ),
+    "feddm condense": Replies(
+        CONDENSE_ALONE,
+        Payload(MODEL, {"resample_key": 1, "round": 2}),
+        good_condense_alone,
+        tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, MEASURES_ALONE) for owned in (0, 1, 2)),
+    ),
+    "fedavg fit": Replies(FIT, Payload(MODEL), good_fit, (Payload(MODEL, {"samples": 12, "loss_ce": 0.25}),)),
+}
