@@ -1,6 +1,7 @@
 """What all methods that average models have in common: local training, what is sent, and the average. A method states
 what differs: a term of the loss, what a client keeps, a step of the server."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -42,8 +43,9 @@ class Fit(Phase):
     """Down: the global model. Up: the model after local training, the number of samples, the terms of the loss."""
 
     name = "fit"
-    #: The terms of the loss by their names in the log.
+    #: The terms of the loss by their names in the log; those that may be negative are ``signed``.
     terms: ClassVar[tuple[str, ...]] = ("ce",)
+    signed: ClassVar[tuple[str, ...]] = ()
     #: Gradients are clipped to this norm.
     clip: ClassVar[float | None] = None
 
@@ -77,7 +79,7 @@ class Fit(Phase):
         return {}
 
     def schema(self, ask: Payload) -> Schema:
-        losses = {f"loss_{term}": Number(float) for term in self.terms}
+        losses = {f"loss_{term}": Number(float, -math.inf if term in self.signed else 0) for term in self.terms}
         fields = {**like(self.weights(ask)), **self.extra_fields()}
         return Schema(fields, {"samples": Number(int, 0, MOST_SAMPLES), **losses})
 

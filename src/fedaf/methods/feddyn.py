@@ -63,6 +63,7 @@ class Fit(averaging.Fit):
     """Down: w, and the mean of n_k over the clients heard of. Up: theta_k."""
 
     terms = ("ce", "dyn")
+    signed = ("dyn",)
     clip = 10.0
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
