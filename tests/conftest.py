@@ -1,5 +1,6 @@
 """Fixtures of several files. One thread: the tests' tensors are small, and numbers must not depend on the cores."""
 
+import logging
 import sys
 
 import pytest
@@ -40,6 +41,7 @@ def call(monkeypatch, capsys, tmp_path):
 
     yield call
     torch.set_num_threads(threads)
+    logging.getLogger("fedaf").setLevel(logging.NOTSET)  # -q and -v are for one command
 
 
 @pytest.fixture

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from rich.console import Console
 
 from commandline import assert_one_sentence
-from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, Split
 from fedaf.data.remotes import REMOTES
 from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
 
@@ -21,20 +18,22 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 PACKED = {"train": 1504176606, "t10k": 1504176627}  # when the official files were packed
 
 
-def coloured(num_classes: int = 3) -> DataSet:
-    """Two domains, class c in grey value 40 c; the last class only has test images."""
-    labels = torch.arange(num_classes - 1).repeat_interleave(12)
-    images = (40 * labels).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 9, 7)
-    split = Split(images, labels, torch.arange(len(labels)) % 2)
-    test = Split(images[:1], torch.tensor([num_classes - 1]), torch.tensor([1]))
-    names = tuple(f"kind [{c}] $" for c in range(num_classes))
-    facts = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "classes": names, "domains": ("photo", "sketch")}
-    return DataSet("coloured", split, test, num_classes, **facts, unreadable=("a/broken.png",) * 12)
+def coloured(folder: Path) -> None:
+    """A folder of two domains, with class c in grey value 40 c, 40 images each, and two broken ones."""
+    for domain in ("photo", "sketch"):
+        for c in range(3):
+            place = folder / domain / f"kind [{c}] $"
+            place.mkdir(parents=True)
+            for number in range(40):
+                Image.new("RGB", (9, 7), (40 * c, 40 * c, 40 * c + 1)).save(place / f"{number}.png")
+    for number in range(2):
+        (folder / "photo" / "kind [0] $" / f"broken-{number}.png").write_bytes(b"no image")
 
 
 def test_the_list_says_what_is_here_and_how_to_get_the_rest(call, tmp_path):
     (tmp_path / "sets").mkdir()
-    (tmp_path / "sets" / "cifar10.npz").write_bytes(b"never read")
+    images, labels = np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, np.int64)
+    np.savez(tmp_path / "sets" / "cifar10.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     code, out, _ = call("data", "list", "--data-dir", "sets")
     assert code == 0
     row = {line.split()[0]: line for line in out.splitlines() if line.strip()}
@@ -55,18 +54,16 @@ def test_inspect_shows_counts_colours_and_a_contact_sheet(call, tmp_path):
     assert call("data", "inspect", "digits")[0] == 0  # writes its own picture again
 
 
-def test_inspect_names_classes_domains_and_unreadable_files(call, monkeypatch, tmp_path):
-    monkeypatch.setattr(catalog, "load", lambda name, data_dir: coloured())
-    code, out, err = call("data", "inspect", "coloured", "--out", "sheet.png")
+def test_inspect_names_classes_domains_and_unreadable_files(call, tmp_path):
+    coloured(tmp_path / "mine")
+    code, out, err = call("data", "inspect", "folder:mine", "--out", "sheet.png")
     assert code == 0, err
     lines = [line.split() for line in out.splitlines()]
-    assert ["kind", "[1]", "$", "12", "0"] in lines
-    assert ["kind", "[2]", "$", "0", "1"] in lines
-    assert ["photo", "12", "0"] in lines
-    assert ["sketch", "12", "1"] in lines
-    assert "3 x 9 x 7" in out
-    assert "12 files: a/broken.png" in out
-    assert "and 2 more." in out
+    assert ["kind", "[1]", "$", "64", "16"] in lines
+    assert ["sketch", "96", "24"] in lines
+    assert "reading 242 images, once" in out
+    assert "3 x 7 x 9" in out
+    assert "Left out as unreadable, 2 files: photo/kind [0] $/broken-0.png, photo/kind [0] $/broken-1.png." in out
     with Image.open(tmp_path / "sheet.png") as sheet:
         column = np.asarray(sheet.convert("L"))[:, sheet.size[0] // 2]
     assert list(column).index(0) < list(column).index(40)

@@ -153,8 +153,8 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path, 
         catalog.load(name, tmp_path)
     text = str(error.value)
     assert all(str(tmp_path / place) in text for place in MISSING[name]), text
-    how = "with a browser" if name == "pacs" else f"fedaf data fetch {name} --data-dir {tmp_path}"
-    assert how in text
+    verb = "says where to get it" if name == "pacs" else "gets it"
+    assert f"`fedaf data fetch {name} --data-dir {tmp_path}` {verb}" in text
     assert catalog.locate(name, tmp_path) is None
 
 

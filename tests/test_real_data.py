@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -62,18 +63,33 @@ def test_pacs():
 
 
 @pytest.mark.skipif(not INSTALLED.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
-@pytest.mark.timeout(600)
-def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from():
-    """Means of 100 garments say little. Measured with seed 0: 44 per cent of zero steps, 67 of FedAF, 65 of FedDM."""
-    small = {"ipc": 10, "real_batch": 64, "init_mean_of": 100, "server_epochs": 60, "server_batch": 32}
-    settings = {"model.width": 32, "training.augment": [], "run.device": "cpu"}
+def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from(tmp_path):
+    """Means of 100 garments say little. Measured, seeds 0 to 2: 44 per cent of them, 68 to 69 of FedAF, 59 to 64 of
+    FedDM."""
+    whole = catalog.load("fashionmnist", tmp_path)
+    arrays = {}
+    for part, split, count in (("train", whole.train, 10_000), ("test", whole.test, 2_000)):
+        arrays |= {f"x_{part}": split.images[:count, 0].numpy(), f"y_{part}": split.labels[:count].numpy()}
+    np.savez(tmp_path / "some.npz", **arrays)
+    options = {"ipc": 10, "real_batch": 32, "init_mean_of": 100, "server_epochs": 60, "server_batch": 32}
 
-    def accuracy(method: str, **options) -> float:
-        split = {"alpha": 0.1, "clients": 5, "rounds": 1}
-        return fedaf.run(
-            dataset="fashionmnist", method=method, settings=settings, server_lr=0.01, **split, **small, **options
-        ).best_accuracy
+    def accuracy(method: str, **changes) -> float:
+        result = fedaf.run(
+            dataset=f"npz:{tmp_path / 'some.npz'}",
+            method=method,
+            alpha=0.1,
+            clients=5,
+            rounds=1,
+            settings={"model.width": 32, "run.device": "cpu"},
+            server_lr=0.01,
+            **options,
+            **changes,
+        )
+        return result.best_accuracy
 
     control = accuracy("feddm", local_steps=0)
-    assert accuracy("fedaf", local_steps=60, gamma=0.0, image_lr=100.0) > control + 12
-    assert accuracy("feddm", local_steps=60, image_lr=40.0) > control + 12
+    condensed = accuracy("fedaf", local_steps=60, gamma=0.0, image_lr=100.0)
+    baseline = accuracy("feddm", local_steps=60, image_lr=40.0)
+    print(f"zero steps {control:.1f}, fedaf {condensed:.1f}, feddm {baseline:.1f}")
+    assert condensed > control + 10
+    assert baseline > control + 10

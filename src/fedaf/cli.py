@@ -1,12 +1,11 @@
 """The command line. What it prints is for people; what it leaves on disk is for everything else."""
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import click
 import typer
@@ -15,11 +14,7 @@ from rich.console import Console
 import fedaf
 from fedaf import cli_data, cli_policy
 from fedaf.errors import FedafError, UserError
-
-if TYPE_CHECKING:
-    from fedaf.config import Config
-    from fedaf.experiment import Experiment, RunResult
-    from fedaf.federation.observer import Observer
+from fedaf.terminal import Terminal, print_line
 
 app = typer.Typer(
     name="fedaf",
@@ -34,7 +29,6 @@ app.add_typer(cli_data.app)
 
 app.add_typer(cli_policy.app)
 
-_LONG_RUN = 30  # seconds from which on a run is announced with an estimate
 _COMPARISON = "comparison.json"
 _INTERRUPTED = 130
 
@@ -117,11 +111,11 @@ def run(
     CONFIG is a TOML file, such as the config.toml every run leaves. Flags win over it, and it wins over the preset.
     Try [bold]fedaf run --dataset digits --alpha 0.02[/].
     """
-    console = _console(verbose, quiet)
+    terminal = Terminal(verbose=verbose, quiet=quiet)
     flags = _flags(locals())
     if resume is not None:
         _nothing_beside_resume(config, preset, out, settings, flags)
-        _resume(resume, console, verbose, quiet)
+        _resume(resume, terminal)
         return
     from fedaf import config as configuration
     from fedaf.experiment import execute
@@ -129,10 +123,10 @@ def run(
     layers = _layers(config, flags, settings)
     built = configuration.build(configuration.merge(*layers), preset=preset)
     configuration.refuse_idle(flags, built)
-    experiment = _prepare(built, console)
+    experiment = terminal.prepare(built)
     target = out or _new_directory(f"{_slug(built.data.name)}-{_slug(built.method_name)}-seed{built.run.seed}")
-    _announce(experiment, console, quiet)
-    _report(execute(experiment, target, _observer(console, verbose, quiet)), console)
+    terminal.announce(experiment)
+    terminal.report(execute(experiment, target, terminal.observer()))
 
 
 @app.command()
@@ -163,11 +157,11 @@ def compare(
     Each method gets a run directory under --out. Options that only some methods have (--ipc, --set method.KEY)
     reach those that have them.
     """
-    console = _console(verbose, quiet)
+    terminal = Terminal(verbose=verbose, quiet=quiet)
     flags = _flags({**locals(), "method": None})
     if resume is not None:
         _nothing_beside_resume(config, preset, out, settings, {**flags, "methods": method})
-        _compare_again(resume, console, verbose, quiet)
+        _compare_again(resume, terminal)
         return
     from fedaf import config as configuration
     from fedaf.experiment import execute
@@ -177,16 +171,16 @@ def compare(
     configs = _configs(names, _layers(config, flags, settings), preset)
     first = next(iter(configs.values()))
     configuration.refuse_idle(flags, first)
-    experiments = {name: _prepare(built, console) for name, built in configs.items()}
+    experiments = {name: terminal.prepare(built) for name, built in configs.items()}
     target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
     refuse_in_use(target)
     target.mkdir(parents=True, exist_ok=True)
     settings_by_run = {_slug(name): experiment.config.to_toml() for name, experiment in experiments.items()}
     (target / _COMPARISON).write_text(json.dumps({"runs": settings_by_run}, indent=2))
     for number, (name, experiment) in enumerate(experiments.items()):
-        _announce(experiment, console, quiet, with_split=number == 0)
-        execute(experiment, target / _slug(name), _observer(console, verbose, quiet))
-    _report_comparison(target, list(settings_by_run), console)
+        terminal.announce(experiment, with_split=number == 0)
+        execute(experiment, target / _slug(name), terminal.observer())
+    terminal.report_comparison(target, list(settings_by_run))
 
 
 @app.command()
@@ -232,7 +226,7 @@ def main() -> None:
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    _print_line(Console(stderr=True), f"fedaf: {' '.join(sentence.split())}")
+    print_line(Console(stderr=True), f"fedaf: {' '.join(sentence.split())}")
     sys.exit(code)
 
 
@@ -284,13 +278,13 @@ def _as_flag(name: str) -> str:
     return name if " " in name else "--" + name.replace("_", "-")
 
 
-def _resume(directory: Path, console: Console, verbose: bool, quiet: bool) -> None:
+def _resume(directory: Path, terminal: Terminal) -> None:
     from fedaf.experiment import go_on, reopen
 
-    _report(go_on(reopen(directory), directory, _observer(console, verbose, quiet)), console)
+    terminal.report(go_on(reopen(directory), directory, terminal.observer()))
 
 
-def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool) -> None:
+def _compare_again(directory: Path, terminal: Terminal) -> None:
     """Finish a comparison: what is done stays, what was cut short goes on, the rest starts."""
     import tomllib
 
@@ -304,96 +298,14 @@ def _compare_again(directory: Path, console: Console, verbose: bool, quiet: bool
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{directory} is not a comparison of fedaf: it has no readable {_COMPARISON}.") from error
     for name, table in tables.items():
-        target, observer = directory / name, _observer(console, verbose, quiet)
+        target, observer = directory / name, terminal.observer()
         if (target / RESULT).is_file():
             continue
         if (target / CONFIG).is_file():
             go_on(reopen(target), target, observer)
         else:
-            execute(_prepare(configuration.build(table), console), target, observer)
-    _report_comparison(directory, list(tables), console)
-
-
-def _report(result: "RunResult", console: Console) -> None:
-    from fedaf.reporting import figures
-
-    assert result.directory is not None
-    figures.curves([result.figures], result.directory / "curves.png")
-    figures.bubbles(result.directory, result.directory / "partition.png")
-    gallery = figures.gallery(result.directory, result.directory / "condensed.png")
-    _print_results([result.figures], console)
-    pictures = ["curves.png", "partition.png", *([gallery.name] if gallery else [])]
-    _print_line(console, f"Everything is in {result.directory}: result.json, {', '.join(pictures)}.")
-
-
-def _report_comparison(target: Path, names: Sequence[str], console: Console) -> None:
-    from fedaf.reporting import figures
-
-    results = [figures.read_result(target / name) for name in names]
-    figures.curves(results, target / "curves.png")
-    figures.bubbles(target / names[0], target / "partition.png")
-    galleries = [figures.gallery(target / name, target / f"condensed-{name}.png") for name in names]
-    _print_results(results, console)
-    pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
-    _print_line(console, f"Everything is in {target}: {', '.join(pictures)}, and a directory for each run.")
-
-
-def _print_results(results: Sequence[Mapping[str, Any]], console: Console) -> None:
-    from fedaf.reporting import tables
-
-    console.print(tables.results_table(results))
-    if by_domain := tables.domains_table(results):
-        console.print(by_domain)
-    for result in results:
-        if sentence := tables.audit_sentence(result):
-            _print_line(console, sentence)
-
-
-def _prepare(config: "Config", console: Console) -> "Experiment":
-    from fedaf.experiment import prepare
-    from fedaf.reporting.progress import reading
-
-    with reading(console) as watch:
-        return prepare(config, watch=watch)
-
-
-def _announce(experiment: "Experiment", console: Console, quiet: bool, *, with_split: bool = True) -> None:
-    """Before the run: who holds what, and how long it will take if that is long."""
-    from fedaf import estimate
-    from fedaf.reporting import tables
-
-    if quiet:
-        return
-    if with_split and len(experiment.counts) <= 50:
-        console.print(tables.partition_table(experiment.counts))
-    seconds = estimate.seconds(experiment)
-    if seconds is not None and seconds >= _LONG_RUN:
-        name = experiment.config.method_name
-        _print_line(console, f"{name} will take roughly {tables.duration(seconds)} on {experiment.engine.device}.")
-        if seconds > 3600 and experiment.config.preset != "quick":
-            _print_line(console, "For a first look, --preset quick is much shorter.")
-
-
-def _print_line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _console(verbose: bool, quiet: bool) -> Console:
-    if verbose and quiet:
-        raise UserError("-v and -q contradict each other; give one.")
-    level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("fedaf").setLevel(level)
-    return Console()
-
-
-def _observer(console: Console, verbose: bool, quiet: bool) -> "Observer":
-    from fedaf.federation.observer import Observer
-    from fedaf.reporting.progress import LiveProgress, PlainProgress
-
-    if quiet:
-        return Observer()
-    return (LiveProgress if console.is_terminal else PlainProgress)(console, verbose=verbose)
+            execute(terminal.prepare(configuration.build(table)), target, observer)
+    terminal.report_comparison(directory, list(tables))
 
 
 def _new_directory(name: str) -> Path:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from fedaf.errors import UserError
+from fedaf.terminal import print_line
 
 if TYPE_CHECKING:
     from fedaf.data.dataset import DataSet
@@ -76,8 +77,8 @@ def inspect(name: Name, data_dir: DataDir = _DATA_DIR, out: Sheet = None) -> Non
         train, test = (domain_counts(split, len(data.domains)) for split in (data.train, data.test))
         console.print(tables.counts_table("domain", train, test, data.domains))
     for line in (*_colours(data), *_unreadable(data)):
-        _print_line(console, line)
-    _print_line(console, f"Some images of each class are in {figures.contact_sheet(data, sheet)}.")
+        print_line(console, line)
+    print_line(console, f"Some images of each class are in {figures.contact_sheet(data, sheet)}.")
 
 
 @app.command()
@@ -130,7 +131,3 @@ def _unreadable(data: "DataSet") -> list[str]:
 
 def _figures(values: "list[float] | tuple[float, ...]") -> str:
     return ", ".join(f"{value:.4f}" for value in values)
-
-
-def _print_line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

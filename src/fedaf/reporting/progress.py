@@ -50,7 +50,8 @@ def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
     try:
         yield watch
     finally:
-        bar.stop()
+        if console.is_terminal and bar.task_ids:
+            bar.stop()
 
 
 class PlainProgress(Observer):

@@ -1,0 +1,102 @@
+"""What the commands show: before a run, while it goes on, and what came of it."""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from fedaf.errors import UserError
+
+if TYPE_CHECKING:
+    from fedaf.config import Config
+    from fedaf.experiment import Experiment, RunResult
+    from fedaf.federation.observer import Observer
+
+_LONG_RUN = 30  # seconds from which on a run is announced with an estimate
+_MOST_CLIENTS = 50  # whose data are shown
+
+
+def print_line(console: Console, text: str) -> None:
+    """One line as it is, however long."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Terminal:
+    """A console that says more, or nothing but results."""
+
+    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
+        if verbose and quiet:
+            raise UserError("-v and -q contradict each other; give one.")
+        level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+        logging.getLogger("fedaf").setLevel(level)
+        self.console, self._verbose, self._quiet = Console(), verbose, quiet
+
+    def observer(self) -> "Observer":
+        from fedaf.federation.observer import Observer
+        from fedaf.reporting.progress import LiveProgress, PlainProgress
+
+        if self._quiet:
+            return Observer()
+        return (LiveProgress if self.console.is_terminal else PlainProgress)(self.console, verbose=self._verbose)
+
+    def prepare(self, config: "Config") -> "Experiment":
+        """Open the data and check everything, with a bar where many images must be read."""
+        from fedaf.experiment import prepare
+        from fedaf.reporting.progress import reading
+
+        with reading(Console(quiet=True) if self._quiet else self.console) as watch:
+            return prepare(config, watch=watch)
+
+    def announce(self, experiment: "Experiment", *, with_split: bool = True) -> None:
+        """Before the run: who holds what, and how long it will take if that is long."""
+        from fedaf import estimate
+        from fedaf.reporting import tables
+
+        if self._quiet:
+            return
+        if with_split and len(experiment.counts) <= _MOST_CLIENTS:
+            self.console.print(tables.partition_table(experiment.counts))
+        seconds = estimate.seconds(experiment)
+        if seconds is not None and seconds >= _LONG_RUN:
+            name, device = experiment.config.method_name, experiment.engine.device
+            print_line(self.console, f"{name} will take roughly {tables.duration(seconds)} on {device}.")
+            if seconds > 3600 and experiment.config.preset != "quick":
+                print_line(self.console, "For a first look, --preset quick is much shorter.")
+
+    def report(self, result: "RunResult") -> None:
+        """The table of one run, and its pictures."""
+        from fedaf.reporting import figures
+
+        assert result.directory is not None
+        figures.curves([result.figures], result.directory / "curves.png")
+        figures.bubbles(result.directory, result.directory / "partition.png")
+        gallery = figures.gallery(result.directory, result.directory / "condensed.png")
+        self._results([result.figures])
+        pictures = ["curves.png", "partition.png", *([gallery.name] if gallery else [])]
+        print_line(self.console, f"Everything is in {result.directory}: result.json, {', '.join(pictures)}.")
+
+    def report_comparison(self, target: Path, names: Sequence[str]) -> None:
+        """The table of several runs under one directory, and their pictures."""
+        from fedaf.reporting import figures
+
+        results = [figures.read_result(target / name) for name in names]
+        figures.curves(results, target / "curves.png")
+        figures.bubbles(target / names[0], target / "partition.png")
+        galleries = [figures.gallery(target / name, target / f"condensed-{name}.png") for name in names]
+        self._results(results)
+        pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
+        print_line(self.console, f"Everything is in {target}: {', '.join(pictures)}, and a directory for each run.")
+
+    def _results(self, results: Sequence[Mapping[str, Any]]) -> None:
+        from fedaf.reporting import tables
+
+        self.console.print(tables.results_table(results))
+        if by_domain := tables.domains_table(results):
+            self.console.print(by_domain)
+        for result in results:
+            if sentence := tables.audit_sentence(result):
+                print_line(self.console, sentence)
