@@ -23,14 +23,15 @@ class Terms:
 
 @dataclass
 class RoundReport:
-    """What a round cost: seconds by phase, bytes by phase and client, who was asked, who failed and why, and whose
-    round counts."""
+    """What a round cost: seconds by phase, bytes by phase and client, those of evaluation apart; who was asked, whose
+    round counts, who failed and why."""
 
     asked: list[str]
     accepted: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     upload: dict[str, dict[str, int]] = field(default_factory=dict)
     download: dict[str, dict[str, int]] = field(default_factory=dict)
+    evaluation: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -99,7 +100,9 @@ def play_round(
         started = time.perf_counter()
         replies = exchange(server, method.evaluation, dict.fromkeys(active, server.round))
         server = method.evaluation.fold(server, replies) if replies else server
-        report.seconds[method.evaluation.name] = time.perf_counter() - started
+        name = method.evaluation.name
+        report.evaluation = {"upload": report.upload.pop(name), "download": report.download.pop(name)}
+        report.seconds["evaluate"] = time.perf_counter() - started
     return server, report
 
 

@@ -86,9 +86,8 @@ class Evaluate(Phase):
         return Outcome(Payload(client.state, {"accuracy": 100 * float(right.float().mean())}))
 
     def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        personal = [float(reply.scalars["accuracy"]) for reply in replies.values()]
         server = _averaged(server, {name: reply.tensors for name, reply in replies.items()})
-        return server.with_log(personal_accuracy=sum(personal) / len(personal))
+        return server.with_log(personal_accuracy={name: reply.scalars["accuracy"] for name, reply in replies.items()})
 
 
 class FedBN(AveragingMethod):
