@@ -210,4 +210,4 @@ class FedGen(AveragingMethod):
         seen = torch.cat([server.memory[_LABELS][_LABELS], known.cpu()]).unique()
         memory = {_GENERATOR: to_cpu(generator.state_dict()), _LABELS: {_LABELS: seen}}
         server = replace(server, memory={**server.memory, **memory})
-        return server.with_log(losses={**server.log["losses"], "generator": float(loss)})
+        return server.with_log(losses={**server.log["losses"], "generator": float(loss.detach())})

@@ -98,13 +98,13 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
         table.add_row(result["method"], *cells)
         if personal := result.get("personal"):
             accuracy = (f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}")
-            table.add_row(f"{result['method']}, personal", *accuracy, *("" for _ in cells[2:]))
+            table.add_row(f"{result['method']} (own)", *accuracy, *("" for _ in cells[2:]))
     return table
 
 
 def rounds_to(curve: Sequence[float], target: float) -> str:
     """The first round that reaches an accuracy."""
-    return next((str(number) for number, accuracy in enumerate(curve, 1) if accuracy >= target), "–")
+    return next((str(number) for number, accuracy in enumerate(curve, 1) if accuracy >= target), "never")
 
 
 def personal_sentence(result: Mapping[str, Any]) -> str | None:
@@ -113,7 +113,7 @@ def personal_sentence(result: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"{result['method']} has no global model: its first row is the averaged model with averaged BatchNorm, "
-        "which clients send for this report only; 'personal' is the mean over clients of their own models on their own "
+        "which clients send for this report only; 'own' is the mean over clients of their own models on their own "
         "test data."
     )
 
@@ -133,7 +133,7 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
         personal = result.get("personal")
         if personal and result["partition"] == "domain":  # then clients are domains
             values = [*personal["best_by_client"].values(), personal["best_accuracy"]]
-            table.add_row(f"{result['method']}, personal", *(f"{value:.2f}" for value in values))
+            table.add_row(f"{result['method']} (own)", *(f"{value:.2f}" for value in values))
     return table
 
 
