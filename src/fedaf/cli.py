@@ -167,6 +167,8 @@ def compare(
     reach those that have them.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
+    if target is not None and not 0 < target <= 100:
+        raise UserError(f"--target is {target:g}, but it must be an accuracy in per cent, above 0 and at most 100.")
     flags = _flags({**locals(), "method": None})
     if resume is not None:
         _nothing_beside_resume(config, preset, out, settings, {**flags, "methods": method})
@@ -177,8 +179,6 @@ def compare(
     from fedaf.federation.run_directory import refuse_in_use
     from fedaf.methods.registry import METHODS
 
-    if target is not None and not 0 < target <= 100:
-        raise UserError(f"--target is {target:g}, but it must be an accuracy in per cent, above 0 and at most 100.")
     names = list(METHODS) if method == "all" else _names(method or "fedaf,fedavg")
     configs = _configs(names, _layers(config, flags, settings), preset)
     first = next(iter(configs.values()))

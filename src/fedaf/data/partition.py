@@ -91,11 +91,16 @@ def iid(labels: np.ndarray, clients: int, key: Key) -> Partition:
 
 def by_domain(domains: np.ndarray, names: Sequence[str]) -> Partition:
     """One client for each domain that has samples, called like it."""
-    ids = [re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:64] for name in names]
+    ids = [client_of_domain(name) for name in names]
     if len(set(ids)) < len(ids):
         raise UserError(f"domains {', '.join(names)} do not differ in letters and digits; rename their folders.")
     rows = {name: np.flatnonzero(domains == number) for number, name in enumerate(ids)}
     return Partition({name: of_domain for name, of_domain in rows.items() if len(of_domain)})
+
+
+def client_of_domain(name: str) -> str:
+    """What the client that holds a domain is called."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:64]
 
 
 def shards_per_client(labels: np.ndarray, clients: int, shards: int, key: Key) -> Partition:

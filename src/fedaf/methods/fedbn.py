@@ -34,7 +34,7 @@ def batch_norm_tensors(model: nn.Module) -> set[str]:
     """Names of all parameters and buffers of BatchNorm layers: by what a layer is, not by how it is called."""
     return {
         f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
+        for path, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, _BatchNorm)
         for name in module.state_dict()
     }
@@ -78,7 +78,7 @@ class Evaluate(Phase):
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         test = client.shard.test
-        if test is None:
+        if test is None or not len(test):
             raise Refused("this client has no test data of its own")
         model = self.method.build_model(client.key)
         personalise(model, ask.tensors, client)

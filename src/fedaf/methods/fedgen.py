@@ -16,16 +16,18 @@ from torch.func import functional_call
 
 from fedaf.methods import averaging
 from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, AveragingOptions
-from fedaf.models.backbone import Tap
+from fedaf.models.backbone import find_classifier
 from fedaf.models.weights import initialise
 from fedaf.protocol import (
     Client,
+    Disclosure,
     Engine,
     Field,
     Key,
     Payload,
     ServerState,
     Tensors,
+    UserError,
     prefixed,
     select,
     to_cpu,
@@ -108,8 +110,7 @@ class Fit(averaging.Fit):
         if not len(known):
             return None
         method, options = self.method, self.method.options
-        tap = Tap(model, method.task, engine.device, method.classifier)
-        head = model.get_submodule(tap.classifier)
+        head = model.get_submodule(method.head)
         generator = method.generator(Key(0))
         generator.load_state_dict(select(ask.tensors, f"{_GENERATOR}/"))
         generator.to(engine.device).eval().requires_grad_(False)
@@ -138,7 +139,7 @@ class Fit(averaging.Fit):
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         server = super().aggregate(server, replies)
-        head = self.method.head_prefix
+        head = f"{self.method.head}."
         scratch: dict[str, Tensor] = {}
         for number, reply in enumerate(replies.values()):
             scratch |= prefixed(f"{number}/", {**select(reply.tensors, head), _COUNTS: reply.tensors[_COUNTS]})
@@ -163,19 +164,27 @@ class FedGen(AveragingMethod):
         initialise(made, key)
         return made
 
+    def discloses(self, counts: Sequence[int]) -> Disclosure:
+        """Counts by class are sent: what stands behind one of them are the samples of that class."""
+        return Disclosure(fewest_samples=min((n for n in counts if n), default=0))
+
     @property
-    def head_prefix(self) -> str:
-        """How the names of the classifier's tensors begin."""
-        return f"{self._anatomy[0]}."
+    def head(self) -> str:
+        """The name of the model's classifier."""
+        return self._anatomy[0]
 
     @cached_property
     def _anatomy(self) -> tuple[str, int]:
         """The name of the model's classifier, and how many features go into it."""
         model = self.build_model(Key(0)).eval()
-        tap = Tap(model, self.task, torch.device("cpu"), self.classifier)
         with torch.no_grad():
-            model(torch.zeros(1, *self.task.image_shape))
-        return tap.classifier, tap.features.shape[1]
+            name = find_classifier(model, torch.zeros(1, *self.task.image_shape), self.classifier)
+        last = model.get_submodule(name)
+        if not isinstance(last, nn.Linear):
+            raise UserError(
+                f"fedgen generates the input of a Linear, and {name!r} is none; set model.classifier to one."
+            )
+        return name, last.in_features
 
     def finish(self, server: ServerState, engine: Engine) -> ServerState:
         """Train the generator on the classifiers that clients sent."""
@@ -188,7 +197,7 @@ class FedGen(AveragingMethod):
         known = (weights.sum(0) > 0).nonzero().squeeze(1)
         if not len(known):
             return server
-        head = self.build_model(server.key).get_submodule(self._anatomy[0]).to(device).eval()
+        head = self.build_model(server.key).get_submodule(self.head).to(device).eval()
         generator = self.generator(server.key)
         generator.load_state_dict(server.memory[_GENERATOR])
         generator.to(device).train()

@@ -4,6 +4,9 @@ FedAvg with a contrast on features: local training is drawn towards the global m
 model of its last participation.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field as Option
@@ -13,7 +16,7 @@ from fedaf.methods import averaging
 from fedaf.methods.averaging import AveragingMethod, AveragingOptions
 from fedaf.models.backbone import Backbone, Tap, find_classifier
 from fedaf.models.weights import initialise
-from fedaf.protocol import Client, Engine, Key, Payload, Tensors, UserError
+from fedaf.protocol import Client, Engine, Key, Payload, Tensors, UserError, Workload
 from fedaf.training.fit import Loss
 
 _WIDEST = 256  # hidden layer of the projection head
@@ -91,3 +94,8 @@ class MOON(AveragingMethod):
         """With a projection head the contrast is on its output, the input of the head's last layer."""
         named = super().classifier
         return f"{named}.3" if named is not None and self.options.projection_dim is not None else named
+
+    def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
+        """Each image goes through the two frozen networks as well."""
+        plain = super().workload(counts)
+        return replace(plain, forward=2 * plain.backward)

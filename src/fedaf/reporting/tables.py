@@ -9,6 +9,8 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedaf.data.partition import client_of_domain
+
 _MOST_CLASSES = 20
 
 
@@ -132,8 +134,9 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
         table.add_row(result["method"], *(f"{value:.2f}" for value in values))
         personal = result.get("personal")
         if personal and result["partition"] == "domain":  # then clients are domains
-            values = [*personal["best_by_client"].values(), personal["best_accuracy"]]
-            table.add_row(f"{result['method']} (own)", *(f"{value:.2f}" for value in values))
+            own = [personal["best_by_client"].get(client_of_domain(name)) for name in domains]
+            cells = ["·" if value is None else f"{value:.2f}" for value in own]  # who was away in that round
+            table.add_row(f"{result['method']} (own)", *cells, f"{personal['best_accuracy']:.2f}")
     return table
 
 
