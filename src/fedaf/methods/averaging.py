@@ -159,6 +159,7 @@ def weighted_average(models: Mapping[str, Tensors], weights: Mapping[str, float]
     return {name: average(name) for name in next(iter(models.values()))}
 
 
-def parameters_of(model: nn.Module, tensors: Tensors, device: torch.device) -> dict[str, Tensor]:
-    """Of the tensors of a model, its trainable parameters, on a device."""
-    return {name: tensors[name].to(device) for name, _ in model.named_parameters()}
+def parameters_of(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
+    """Of the tensors of a model, its trainable parameters, where and how those of ``model`` lie in memory: sums over
+    another layout, such as a checkpoint's, would be rounded otherwise."""
+    return {name: torch.empty_like(p).copy_(tensors[name]) for name, p in model.named_parameters()}

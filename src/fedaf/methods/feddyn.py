@@ -72,8 +72,9 @@ class Fit(averaging.Fit):
         return Payload({**server.model, **server.memory.get(_SENT, {})}, {"mean_samples": mean})
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss:
-        sent, ce = parameters_of(model, ask.tensors, engine.device), cross_entropy(model)
-        linear = {name: client.state[name].to(engine.device) - w if client.state else -w for name, w in sent.items()}
+        sent, ce = parameters_of(model, ask.tensors), cross_entropy(model)
+        drift = parameters_of(model, client.state) if client.state else {}
+        linear = {name: drift[name] - w if drift else -w for name, w in sent.items()}
         weight = self.method.options.alpha * float(ask.scalars["mean_samples"]) / max(1, len(client.shard))
         return lambda images, labels: {**ce(images, labels), "dyn": weight * dynamic_regulariser(model, linear)}
 

@@ -26,7 +26,7 @@ class Fit(averaging.Fit):
     terms = ("ce", "prox")
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss:
-        anchor, ce = parameters_of(model, ask.tensors, engine.device), cross_entropy(model)
+        anchor, ce = parameters_of(model, ask.tensors), cross_entropy(model)
         weight = self.method.options.mu / 2
         return lambda images, labels: {**ce(images, labels), "prox": weight * proximal(model, anchor)}
 

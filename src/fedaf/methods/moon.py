@@ -48,7 +48,7 @@ class Fit(averaging.Fit):
             return None
         method, options, device = self.method, self.method.options, engine.device
         frozen = Backbone(model, method.task, device, method.classifier)
-        others = [{name: t.to(device) for name, t in tensors.items()} for tensors in (ask.tensors, client.state)]
+        others = [self._laid_out(tensors, client.key, device) for tensors in (ask.tensors, client.state)]
         tap = Tap(model, method.task, device, method.classifier)
 
         def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -59,6 +59,13 @@ class Fit(averaging.Fit):
             return {"ce": ce, "con": options.mu * con}
 
         return loss
+
+    def _laid_out(self, tensors: Tensors, key: Key, device: torch.device) -> Tensors:
+        """A model's tensors as they lie in memory when it is built: another layout, such as a checkpoint's, would be
+        rounded otherwise."""
+        model = self.method.build_model(key)
+        model.load_state_dict(tensors)
+        return model.to(device).state_dict()
 
     def keep(self, model: nn.Module, ask: Payload, client: Client) -> Tensors:
         return model.state_dict()
