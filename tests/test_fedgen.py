@@ -144,6 +144,14 @@ def test_of_each_label_the_generator_learns_from_those_who_hold_it():
     assert not by_theirs[LABELS < 2].any()
 
 
+def test_classifiers_as_large_as_the_schema_allows_leave_a_finite_generator():
+    method = make("fedgen", of(OnlyAClassifier), **TINY)
+    wild = {name: t.sign() * 1e6 for name, t in head_of(CENTRES).items()}
+    server = taught(method, [wild, head_of(CENTRES)], [[2**40, 1, 0], [1, 1, 2**40]], 3)
+    assert all(bool(torch.isfinite(t).all()) for t in server.memory["generator"].values())
+    assert math.isfinite(server.log["losses"]["generator"])
+
+
 def test_labels_that_nobody_holds_are_neither_learned_nor_generated():
     running = Play(make("fedgen", **TINY), SHARDS)
     assert running.server.memory["labels"]["labels"].tolist() == []
