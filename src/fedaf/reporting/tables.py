@@ -80,7 +80,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
     title = f"{first['dataset']}, {first['clients']} clients, {split}, {first['rounds']} rounds, seed {first['seed']}"
     goal = math.floor(min(r["best_accuracy"] for r in results)) if target is None else target
     table = Table(title=title, title_justify="left")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     headers = ["best %", "last %", f"rounds to {goal:g} %", "up / client / round", "down / client / round", "time"]
     if len(results) == 1 and target is None:
         headers.pop(2)
@@ -126,7 +126,7 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
     if not domains:
         return None
     table = Table(title="Accuracy by domain in the best round, per cent", title_justify="left")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for header in (*domains, "average"):
         table.add_column(header, justify="right")
     for result in results:
