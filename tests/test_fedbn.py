@@ -4,12 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fedaf
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.partition import by_domain, iid
+from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import Terms
 from fedaf.methods.fedbn import batch_norm_tensors, personalise
 from fedaf.protocol import Client, Key, Shard
 from fedaf.training.evaluate import predict
+from small import SMALL
 from tiny import CLASSES, ENGINE, TASK, Play, a_client, make, of, shard, worked
 
 
@@ -150,6 +153,24 @@ def test_a_client_without_test_data_costs_its_figure_and_not_its_round():
         assert report.accepted == ["a", "b", "c"]
         assert report.failures == {"b": "evaluate: this client has no test data of its own"}
         assert set(running.server.log["personal_accuracy"]) == {"a", "c"}
+
+
+class Listening(Observer):
+    def __init__(self) -> None:
+        self.announced, self.begun = 0, []
+
+    def started(self, *, phases: int, **_: object) -> None:
+        self.announced = phases
+
+    def phase_started(self, name: str, clients: int) -> None:
+        self.begun.append(name)
+
+
+def test_who_watches_a_run_is_told_of_the_report_as_of_any_phase():
+    watching = Listening()
+    fedaf.run(**{**SMALL, "rounds": 1}, method="fedbn", local_epochs=1, observer=watching)
+    assert watching.begun == ["fit", "server", "evaluate"]
+    assert watching.announced == 2  # the server's own work is no exchange
 
 
 def two_domains(labels: Tensor, domains: Tensor) -> Split:
