@@ -119,7 +119,7 @@ IN_PHASE = {
         ),
         "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("samples"), "the scalar samples is missing"),
         "NaN scalar": scalar("loss_ce", math.nan, "loss_ce is not finite"),
-        "no samples": scalar("samples", 0, "samples is 0, outside 1 to"),
+        "negative samples": scalar("samples", -1, "samples is -1, outside 0 to"),
         "huge scalar": scalar("samples", 10**400, "samples is not finite or too large"),
         "huge tensor": tensor("classifier.bias", lambda t: torch.zeros(1 << 20), "over the limit|has length 1048576"),
     },

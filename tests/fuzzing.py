@@ -108,6 +108,12 @@ class Mutator:
     def _message(self) -> Message:
         return self._random.choice(self._messages)
 
+    def _message_with_tensors(self) -> Message:
+        message = self._message()
+        if message.entries:
+            return message
+        return Message({"more": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}, message.texts, b"\1\2\3")
+
     def _flip(self, data: bytes, start: int = 0) -> bytes:
         changed = bytearray(data)
         for _ in range(self._random.choice((1, 1, 2, 8))):
@@ -150,7 +156,7 @@ class Mutator:
         return max(length, 0).to_bytes(LENGTH, "little") + data[LENGTH:]
 
     def _entry_changed(self) -> bytes:
-        message = self._message()
+        message = self._message_with_tensors()
         name = self._random.choice(list(message.entries))
         entry = {key: list(v) if isinstance(v, list) else v for key, v in message.entries[name].items()}
         key = self._random.choice(("dtype", "shape", "shape", "data_offsets", "data_offsets", "more"))
@@ -169,7 +175,7 @@ class Mutator:
         return Message({**message.entries, name: entry}, message.texts, message.body).encode()
 
     def _entries_changed(self) -> bytes:
-        message = self._message()
+        message = self._message_with_tensors()
         entries, body = dict(message.entries), message.body
         first, second = self._random.choices(list(entries), k=2)
         what = self._random.randrange(6)
@@ -189,7 +195,7 @@ class Mutator:
         return Message(entries, message.texts, body).encode()
 
     def _header_text_changed(self) -> bytes:
-        message = self._message()
+        message = self._message_with_tensors()
         text = json.dumps(message.header())
         name = self._random.choice(list(message.entries))
         what = self._random.randrange(7)

@@ -11,22 +11,38 @@ from functools import partial
 import numpy as np
 import torch
 
+from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.methods.fedavg import FedAvg, FedAvgOptions
+from fedaf.methods.fedavg import FedAvg
+from fedaf.methods.fedbn import FedBN
 from fedaf.methods.feddm import FedDM, FedDMOptions
+from fedaf.methods.feddyn import FedDyn, FedDynOptions
+from fedaf.methods.fedgen import FedGen, FedGenOptions
+from fedaf.methods.fedprox import FedProx, FedProxOptions
+from fedaf.methods.moon import MOON, MOONOptions
 from fedaf.models.registry import build
-from fedaf.protocol import Architecture, Key, Payload, Phase, Schema, Task, Tensors
+from fedaf.protocol import Architecture, Key, Payload, Phase, Schema, ServerState, Task, Tensors
 
 CLASSES, IPC = 4, 2
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
 ARCHITECTURE = Architecture(partial(build, "convnet", TASK, depth=2, width=2, norm="batch"))
 FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, ARCHITECTURE)
 FEDDM = FedDM(FedDMOptions(ipc=IPC), TASK, ARCHITECTURE)
-FEDAVG = FedAvg(FedAvgOptions(), TASK, ARCHITECTURE)
+FEDAVG = FedAvg(AveragingOptions(), TASK, ARCHITECTURE)
+FEDPROX = FedProx(FedProxOptions(), TASK, ARCHITECTURE)
+FEDBN = FedBN(AveragingOptions(), TASK, ARCHITECTURE)
+MOON_ = MOON(MOONOptions(), TASK, ARCHITECTURE)
+FEDDYN = FedDyn(FedDynOptions(), TASK, ARCHITECTURE)
+FEDGEN = FedGen(FedGenOptions(noise_dim=2, hidden_dim=3), TASK, ARCHITECTURE)
 KNOWLEDGE, CONDENSE = FEDAF.phases
 (CONDENSE_ALONE,) = FEDDM.phases
 (FIT,) = FEDAVG.phases
-MODEL = FEDAVG.initial(Key(0)).model
+SERVER = FEDAVG.initial(Key(0)).next_round(clients=2)
+MODEL = SERVER.model
+BATCH_NORM = {name: t for name, t in MODEL.items() if name.split(".")[1] in ("1", "5")}  # the second and sixth layers
+REST = {name: t for name, t in MODEL.items() if name not in BATCH_NORM}
+LABEL_COUNTS = {"label_counts": torch.tensor([3, 0, 9, 0])}
+FEDGEN_SERVER = FEDGEN.initial(Key(0)).next_round(clients=2)
 OWNED = torch.tensor([0, 2])
 CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
 
@@ -103,20 +119,37 @@ def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
     )
 
 
-def good_fit(payload: Payload) -> bool:
-    found = arrays(payload.tensors, {name: t.dtype for name, t in MODEL.items()})
-    if found is None or any(found[name].shape != tuple(t.shape) for name, t in MODEL.items()):
+def good_model(tensors: Tensors, model: Tensors) -> bool:
+    """Values a network like ``model`` may have."""
+    found = arrays(tensors, {name: t.dtype for name, t in model.items()})
+    if found is None or any(found[name].shape != tuple(t.shape) for name, t in model.items()):
         return False
     for name, values in found.items():
-        highest = 1e6 if values.dtype == np.float32 else 2**32
-        lowest = 0 if name.endswith(("running_var", "num_batches_tracked")) else -highest
+        highest = 1e6 if values.dtype == np.float32 else 2**40 if name == "label_counts" else 2**32
+        lowest = 0 if name.endswith(("running_var", "num_batches_tracked", "label_counts")) else -highest
         if not ((values >= lowest) & (values <= highest)).all():
             return False
+    return True
+
+
+def good_fit(payload: Payload, model: Tensors = MODEL, losses: tuple[str, ...] = ("ce",)) -> bool:
+    """A trained model, the number of samples, and losses, of which only FedDyn's may be negative."""
+    given = payload.scalars
     return (
-        set(payload.scalars) == {"samples", "loss_ce"}
-        and an_int(payload.scalars["samples"], 1, 2**40)
-        and a_float(payload.scalars["loss_ce"], 0)
+        good_model(payload.tensors, model)
+        and set(given) == {"samples", *(f"loss_{name}" for name in losses)}
+        and an_int(given["samples"], 0, 2**40)
+        and all(a_float(given[f"loss_{name}"], -1e30 if name == "dyn" else 0) for name in losses)
     )
+
+
+def good_evaluate(payload: Payload) -> bool:
+    given = payload.scalars
+    return good_model(payload.tensors, BATCH_NORM) and set(given) == {"accuracy"} and a_float(given["accuracy"], 0, 100)
+
+
+def good_count(payload: Payload) -> bool:
+    return not payload.tensors and set(payload.scalars) == {"samples"} and an_int(payload.scalars["samples"], 0, 2**40)
 
 
 def knowledge_of(*owned: int) -> Payload:
@@ -138,10 +171,17 @@ class Replies:
     ask: Payload
     is_good: Callable[[Payload], bool]
     honest: tuple[Payload, ...]
+    server: ServerState = SERVER
 
     @property
     def schema(self) -> Schema:
         return self.phase.schema(self.ask)
+
+
+def a_fit(phase: Phase, ask: Payload, tensors: Tensors, *losses: str, server: ServerState = SERVER) -> Replies:
+    """A reply that is a trained model, as most methods have it."""
+    honest = Payload(tensors, {"samples": 12, **{f"loss_{name}": 0.25 for name in losses}})
+    return Replies(phase, ask, partial(good_fit, model=tensors, losses=losses), (honest,), server)
 
 
 REPLIES = {
@@ -157,5 +197,20 @@ REPLIES = {
         good_condense_alone,
         tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, MEASURES_ALONE) for owned in (0, 1, 2)),
     ),
-    "fedavg fit": Replies(FIT, Payload(MODEL), good_fit, (Payload(MODEL, {"samples": 12, "loss_ce": 0.25}),)),
+    "fedavg fit": a_fit(FIT, Payload(MODEL), MODEL, "ce"),
+    "fedprox fit": a_fit(FEDPROX.phases[0], Payload(MODEL), MODEL, "ce", "prox"),
+    "fedbn fit": a_fit(FEDBN.phases[0], Payload(REST), REST, "ce"),
+    "fedbn evaluate": Replies(
+        FEDBN.evaluation, Payload(REST), good_evaluate, (Payload(BATCH_NORM, {"accuracy": 62.5}),)
+    ),
+    "moon fit": a_fit(MOON_.phases[0], Payload(MODEL), MODEL, "ce", "con"),
+    "feddyn count": Replies(FEDDYN.phases[0], Payload(), good_count, (Payload(scalars={"samples": 12}),)),
+    "feddyn fit": a_fit(FEDDYN.phases[1], Payload(MODEL, {"mean_samples": 9.5}), MODEL, "ce", "dyn"),
+    "fedgen fit": a_fit(
+        FEDGEN.phases[0],
+        FEDGEN.phases[0].ask(FEDGEN_SERVER, "client-0"),
+        {**MODEL, **LABEL_COUNTS},
+        *("ce", "generated", "distilled"),
+        server=FEDGEN_SERVER,
+    ),
 }

@@ -167,7 +167,7 @@ def test_another_seed_runs_to_another_split(finished, call, tmp_path):
 def test_quiet_prints_only_the_result(call, tmp_path):
     code, out, err = call("run", *TINY, "--out", "run", "-q")
     assert (code, err) == (0, "")
-    assert f"{result_of(tmp_path / 'run')['best_accuracy']:.2f} %" in out
+    assert f"{result_of(tmp_path / 'run')['best_accuracy']:.2f}" in out
     assert "Everything is in run" in out
     assert "Who holds what" not in out
     assert "round 1/1" not in out
@@ -197,12 +197,12 @@ def test_compare_runs_all_methods_on_the_same_split(call, tmp_path):
     of_fedaf, of_fedavg = (tmp_path / "both" / name for name in ("fedaf", "fedavg"))
     assert (of_fedaf / "partition.json").read_text() == (of_fedavg / "partition.json").read_text()
     for directory in (of_fedaf, of_fedavg):
-        assert f"{result_of(directory)['best_accuracy']:.2f} %" in out
+        assert f"{result_of(directory)['best_accuracy']:.2f}" in out
     assert out.count("Who holds what") == 1
     assert tomllib.loads((of_fedavg / "config.toml").read_text())["method"]["local_epochs"] == 1
     code, again, _ = call("compare", "--resume", "both", "-q")
     assert code == 0
-    assert f"{result_of(of_fedaf)['best_accuracy']:.2f} %" in again
+    assert f"{result_of(of_fedaf)['best_accuracy']:.2f}" in again
 
 
 LONG = [*TINY, "--set", "run.rounds=2", "--set", "run.keep_checkpoints=0", "-q"]

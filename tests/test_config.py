@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaf.config import build, from_flags, merge, parse_setting, read_toml, split_kind
+from fedaf.methods.registry import METHODS
 from fedaf.protocol import UserError
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
@@ -29,6 +30,9 @@ def paper(dataset: str, method: str = "fedaf"):
         ({"method": {"name": "fedavg", "lr": 1e-5, "momentum": 0.0}}, "quick"),
         ({"data": {"name": "cifar100"}, "method": {"image_lr": 0.3, "image_clip": 2.0, "init": "noise"}}, None),
         ({"data": {"name": "domainnet"}}, None),
+        ({"method": {"name": "moon", "projection_dim": 16}, "partition": {"alpha": 0.5}}, None),
+        ({"method": {"name": "feddyn", "alpha": 0.2}, "partition": {"alpha": 0.5}}, "quick"),
+        ({"method": {"name": "fedgen", "generator_steps": 0}}, None),
         ({"data": {"name": "cifar10"}, "training": {"augment": []}}, None),
         ({"data": {"mean": [0.1, 0.2, 0.3], "std": [1e-3, 1.0, 2.5]}}, None),
         ({"method": {"init": "real", "allow_real_init": True, "continue_images": True, "min_samples": 3}}, None),
@@ -98,10 +102,24 @@ def test_the_paper_preset_holds_the_papers_values(dataset, image_lr, lambda_loc,
     )
 
 
-@pytest.mark.parametrize("dataset", ["digits", "cifar10", "cifar100", "fashionmnist", "domainnet"])
-def test_fedavg_trains_as_in_the_paper_on_every_data_set(dataset):
-    method = paper(dataset, "fedavg").method
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"])
+@pytest.mark.parametrize("dataset", ["digits", "cifar10", "cifar100", "fashionmnist", "domainnet", "pacs"])
+def test_averaging_methods_train_as_in_the_paper_on_every_data_set(name, dataset):
+    config = paper(dataset, name)
+    method = config.method
     assert (method.local_epochs, method.lr, method.batch_size, method.momentum) == (10, 0.01, 64, 0.9)
+    assert config.run.rounds == (20 if dataset in ("cifar10", "cifar100", "fashionmnist") else 10)
+    assert build({"data": {"name": dataset}, "method": {"name": name}}, preset="quick").method.local_epochs == 2
+
+
+def test_what_averaging_methods_add_has_the_weights_of_the_comparison():
+    assert paper("cifar10", "fedprox").method.mu == 0.001
+    moon, fedgen = paper("cifar10", "moon").method, paper("cifar10", "fedgen").method
+    assert (moon.mu, moon.temperature, moon.projection_dim) == (1.0, 0.5, None)
+    assert paper("cifar10", "feddyn").method.alpha == 0.01
+    assert (fedgen.noise_dim, fedgen.hidden_dim, fedgen.weight, fedgen.weight_decay_rate) == (64, 512, 10.0, 0.98)
+    assert (fedgen.generator_steps, fedgen.generator_batch, fedgen.generator_lr) == (50, 32, 3e-4)
+    assert (fedgen.generator_decay, fedgen.diversity) == (0.01, 1.0)
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "fashionmnist"])
@@ -132,7 +150,7 @@ def test_the_digits_preset_is_as_settled():
 
 
 def test_augmentation_is_one_choice_for_all_methods():
-    assert paper("cifar10").training == paper("cifar10", "fedavg").training
+    assert len({str(paper("cifar10", name).training) for name in METHODS}) == 1
     assert paper("cifar10").training.augment == ["flip", "shift", "scale", "brightness", "contrast"]
     assert paper("digits").training.augment == []
 

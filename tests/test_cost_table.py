@@ -10,8 +10,9 @@ from torch import nn
 
 from fedaf.data.catalog import CATALOG
 from fedaf.data.partition import dirichlet
+from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.methods.fedavg import FedAvg, FedAvgOptions
+from fedaf.methods.fedavg import FedAvg
 from fedaf.models.registry import build
 from fedaf.protocol import Architecture, Key, Payload, Task
 
@@ -115,7 +116,7 @@ def fedavg(model: str) -> tuple[nn.Module, Payload]:
     """The paper's 381,450 parameters are those of a ConvNet for 64x64 images."""
     task = Task("domainnet", 3, 64, 64, 10, mean=(0.5,) * 3, std=(0.25,) * 3)
     make_model = partial(build, model, task, depth=3, width=128, norm="batch")
-    method = FedAvg(FedAvgOptions(), task, Architecture(make_model))
+    method = FedAvg(AveragingOptions(), task, Architecture(make_model))
     server = method.initial(Key(0))
     reply = Payload(server.model, {"samples": 5000, "loss_ce": 0.5})
     method.phases[0].schema(method.phases[0].ask(server, "client-0")).validate(reply)

@@ -8,7 +8,11 @@ import zoo
 from fedaf.engine import EagerEngine
 from fedaf.protocol import Key
 from small import SMALL, SMALL_FEDAF, OneByOne, Rounds, local, small_experiment
+from tiny import AVERAGING
 
+every_method = pytest.mark.parametrize(
+    ("method", "options"), [("fedaf", SMALL_FEDAF), *((method, {"local_epochs": 1}) for method in AVERAGING)]
+)
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
@@ -17,7 +21,7 @@ def _exact_convolutions(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
-@pytest.mark.parametrize(("method", "options"), [("fedaf", SMALL_FEDAF), ("fedavg", {"local_epochs": 1})])
+@every_method
 def test_a_run_on_cuda_ends_without_failures_and_can_be_resumed(method, options, tmp_path):
     settings = {**SMALL, "settings": {"model.width": 16, "run.device": "cuda"}}
     result = fedaf.run(method=method, **settings, **options, out=tmp_path / "run")
@@ -40,7 +44,7 @@ def test_on_cuda_all_clients_together_condense_the_same_images_as_one_at_a_time(
 
 
 @pytest.mark.parametrize("name", zoo.ALL)
-@pytest.mark.parametrize(("method", "options"), [("fedaf", SMALL_FEDAF), ("fedavg", {"local_epochs": 1})])
+@every_method
 def test_own_models_run_on_cuda_and_repeat(name, method, options):
     settings = {**SMALL, "rounds": 1, "settings": {"run.device": "cuda"}}
     torch.cuda.manual_seed(1)

@@ -29,6 +29,9 @@ METHODS = {
     "fedaf, no client state used": ("fedaf", {**TINY_FEDAF, "continue_images": False}),
     "fedavg": ("fedavg", {"local_epochs": 1}),
     "tally": ("tally:Tally", {}),
+    "feddyn": ("feddyn", {"local_epochs": 1}),
+    "fedbn": ("fedbn", {"local_epochs": 1}),
+    "moon": ("moon", {"local_epochs": 1}),
 }
 
 
@@ -46,7 +49,15 @@ PHASES = [
     ("fedavg", "fit"),
     ("tally", "count"),
 ]
-MATRIX = [(method, phase, kind) for method, phase in PHASES for kind in (*IN_ANY_PHASE, *IN_PHASE[phase])]
+#: Averaging with state of clients: what a reply may be is fedavg's, so only faults of each sort, and those after which
+#: a client has worked in vain.
+WITH_STATE = ("feddyn", "fedbn", "moon")
+IN_VAIN = ("raises when done", "silent", "its reply comes a round late", "late")
+MATRIX = [
+    *((method, phase, kind) for method, phase in PHASES for kind in (*IN_ANY_PHASE, *IN_PHASE[phase])),
+    *((method, "fit", kind) for method in WITH_STATE for kind in (*IN_VAIN, "NaN")),
+    *(("feddyn", "count", kind) for kind in IN_VAIN),
+]
 #: In one cohort there is no wire to damage, and a deadline is that of all: see the test of it below.
 IN_ONE_COHORT = [
     (method, phase, kind)
@@ -216,7 +227,10 @@ def test_in_one_process_a_deadline_is_that_of_all_and_who_has_answered_stays():
 
 
 OF_EACH_SORT = ("raises at once", "NaN", "silent", "late")
-RUNS = [(method, phase, kind) for method, phase in PHASES if "no client" not in method for kind in OF_EACH_SORT]
+RUNS = [
+    *((method, phase, kind) for method, phase in PHASES if "no client" not in method for kind in OF_EACH_SORT),
+    *((method, "fit", kind) for method in WITH_STATE for kind in ("NaN", "silent")),
+]
 
 
 def run_with_fault(method, phase, kind, out, quorum):

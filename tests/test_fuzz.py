@@ -15,11 +15,10 @@ from fedaf.federation.client_state import ClientState
 from fedaf.federation.transport import Request
 from fedaf.protocol import Key, Outcome, Payload, Refused, Schema, pack
 from fuzzing import Mutator, framed
-from replies import CONDENSE_ASK, FEDAVG, MODEL, REPLIES, Replies, rounding_decides
+from replies import CONDENSE_ASK, MODEL, REPLIES, Replies, rounding_decides
 
 MIB = 1 << 20
 FOLD_EVERY = 20  # of the accepted mutants: folding takes longer than reading
-SERVER = FEDAVG.initial(Key(0)).next_round()
 
 
 @pytest.fixture
@@ -41,9 +40,11 @@ def bounded(*, seconds: float = 5, mib: int = 200):
 
 
 def assert_usable(replies: Replies, payload: Payload) -> None:
-    """What was accepted can be folded with honest replies, and leaves a finite model and a log that can be written."""
-    folded = replies.phase.fold(SERVER, {"client-0": payload, "client-1": replies.honest[-1]})
-    assert all(bool(torch.isfinite(t).all()) for t in folded.model.values())
+    """What was accepted can be folded with honest replies, and leaves a finite model and memory, and a log that can be
+    written."""
+    folded = replies.phase.fold(replies.server, {"client-0": payload, "client-1": replies.honest[-1]})
+    for tensors in (folded.model, *folded.memory.values()):
+        assert all(bool(torch.isfinite(t).all()) for t in tensors.values())
     json.dumps(folded.log, allow_nan=False)
 
 

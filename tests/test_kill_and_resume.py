@@ -18,8 +18,13 @@ HERE = Path(__file__).parent
 FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
 FEDAVG = {**SMALL, "method": "fedavg", "local_epochs": 1}
 TALLY = {**SMALL, "method": "tally:Tally"}
+FEDDYN, FEDBN, MOON, FEDGEN = (
+    {**SMALL, "method": name, "local_epochs": 1} for name in ("feddyn", "fedbn", "moon", "fedgen")
+)
 SOME_FEDAF = {**FEDAF, "participation": 0.5}
 SOME_TALLY = {**TALLY, "participation": 0.5}
+SOME_FEDDYN = {**FEDDYN, "participation": 0.5}
+SOME_MOON = {**MOON, "participation": 0.5}
 
 MOMENTS = [
     (FEDAF, "knowledge"),
@@ -33,6 +38,15 @@ MOMENTS = [
     (TALLY, "after metrics"),
     (SOME_FEDAF, "condense"),
     (SOME_TALLY, "count"),
+    (FEDDYN, "count"),
+    (FEDDYN, "after metrics"),
+    (SOME_FEDDYN, "fit"),
+    (FEDBN, "fit"),
+    (FEDBN, "evaluate"),
+    (FEDBN, "after clients.safetensors"),
+    (SOME_MOON, "fit"),
+    (MOON, "after LATEST"),
+    (FEDGEN, "server"),
 ]
 
 
@@ -58,6 +72,12 @@ def killed(settings: dict, out: Path, moment: str, round: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+def logged(out: Path) -> list[dict]:
+    """What the metrics of a run say, but for how long it took."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
 def resumed(out: Path) -> fedaf.RunResult:
     return fedaf.resume(out)
 
@@ -75,8 +95,8 @@ def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, 
     assert expected.keys() == found.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
     assert result.curve == json.loads((whole / "result.json").read_text())["curve"]
-    rounds = [json.loads(line)["round"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert rounds == [1, 2, 3]
+    assert logged(out) == logged(whole)
+    assert [line["round"] for line in logged(out)] == [1, 2, 3]
 
 
 def test_a_run_killed_before_its_first_round_ends_can_be_resumed(undisturbed, tmp_path):

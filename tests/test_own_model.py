@@ -25,6 +25,7 @@ from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.models.weights import FreshWeights, initialise
 from fedaf.protocol import Architecture, Client, Key, Payload, Shard, Task, UserError
 from small import small_experiment
+from tiny import AVERAGING
 
 CPU = torch.device("cpu")
 TASK = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
@@ -53,7 +54,11 @@ class StopAfter(Observer):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("method", [FEDAF, {**FEDAF, "bn_mode": "batch"}, FEDAVG], ids=["fedaf", "batch", "fedavg"])
+@pytest.mark.parametrize(
+    "method",
+    [FEDAF, {**FEDAF, "bn_mode": "batch"}, *({**FEDAVG, "method": name} for name in AVERAGING)],
+    ids=["fedaf", "batch", *AVERAGING],
+)
 @pytest.mark.parametrize("name", zoo.ALL)
 def test_every_kind_of_network_goes_through_a_whole_run(name, method, tmp_path):
     result = fedaf.run(**RUN, **method, model=f"zoo:{name}", out=tmp_path / "run")
@@ -63,7 +68,9 @@ def test_every_kind_of_network_goes_through_a_whole_run(name, method, tmp_path):
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["model"]["name"] == f"zoo:{name}"
 
 
-@pytest.mark.parametrize("method", [FEDAF, FEDAVG], ids=["fedaf", "fedavg"])
+@pytest.mark.parametrize(
+    "method", [FEDAF, *({**FEDAVG, "method": name} for name in AVERAGING)], ids=["fedaf", *AVERAGING]
+)
 def test_a_run_with_dropout_repeats_and_resumes_to_the_bit(method, tmp_path):
     whole, again, cut = (tmp_path / name for name in ("whole", "again", "cut"))
     torch.manual_seed(1)

@@ -57,9 +57,16 @@ def honest_condense(draw) -> Payload:
 
 
 @st.composite
-def honest_fit(draw) -> Payload:
-    tensors = {name: t.clone() for name, t in MODEL.items()}
-    return Payload(tensors, {"samples": draw(st.integers(1, 2**40)), "loss_ce": draw(st.floats(0, 1e30))})
+def honest_model(draw, phase: str) -> Payload:
+    """Tensors of a network, and whatever figures go with them."""
+    given = REPLIES[phase].honest[0]
+    tensors = {name: t.clone() for name, t in given.tensors.items()}
+    values = {
+        "samples": st.integers(0, 2**40),
+        "accuracy": st.floats(0, 100),
+        "loss_dyn": st.floats(-1e30, 1e30),
+    }
+    return Payload(tensors, {name: draw(values.get(name, st.floats(0, 1e30))) for name in given.scalars})
 
 
 VALUES = [0, 1, -1, 0.5, 1.5, 3, 4, math.nan, math.inf, -math.inf, 2.0**40, -(2.0**40), 3e38]
@@ -144,7 +151,11 @@ def accepted(schema: Schema, payload: Payload) -> bool:
     return True
 
 
-PHASES = {"fedaf knowledge": honest_knowledge(), "fedaf condense": honest_condense(), "fedavg fit": honest_fit()}
+PHASES = {
+    "fedaf knowledge": honest_knowledge(),
+    "fedaf condense": honest_condense(),
+    **{phase: honest_model(phase) for phase in REPLIES if phase.split()[1] in ("fit", "evaluate", "count")},
+}
 of_every_phase = pytest.mark.parametrize("phase", PHASES)
 
 
@@ -238,7 +249,7 @@ def test_condensed_data_that_nobody_asked_for_are_refused(tensors, measures, rea
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"samples": 0}, "samples is 0, outside 1 to"),
+        ({"samples": -1}, "samples is -1, outside 0 to"),
         ({"samples": 2**40 + 1}, "samples is 1099511627777"),
         ({"samples": 5.0}, "samples is a float"),
         ({"loss_ce": -0.1}, "loss_ce is -0.1"),

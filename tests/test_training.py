@@ -9,7 +9,7 @@ from fedaf.condensation.augmentation import AUGMENTATIONS, augment
 from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
-from fedaf.methods.fedavg import weighted_average
+from fedaf.methods.averaging import weighted_average
 from fedaf.protocol import DeadlineExceeded, Key, Task
 from fedaf.training.evaluate import predict, score
 from fedaf.training.fit import fit

@@ -42,10 +42,18 @@ Dataset = Annotated[
     ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")]
-MethodName = Annotated[str | None, typer.Option(help="Method: fedaf, feddm, fedavg or module:Class. (default: fedaf)")]
+MethodName = Annotated[
+    str | None,
+    typer.Option(help="fedaf, feddm, fedavg, fedprox, fedbn, moon, feddyn, fedgen or module:Class. (default: fedaf)"),
+]
 MethodNames = Annotated[
     str | None,
-    typer.Option("--methods", "--method", help="Methods to compare, with commas between. (default: fedaf,fedavg)"),
+    typer.Option(
+        "--methods", "--method", help="Methods to compare, with commas between, or all. (default: fedaf,fedavg)"
+    ),
+]
+Target = Annotated[
+    float | None, typer.Option(help="Count rounds to this accuracy in per cent. (default: what all reach)")
 ]
 Preset = Annotated[str | None, typer.Option(help="paper (the paper's values) or quick (a few short rounds).")]
 Alpha = Annotated[float | None, typer.Option(help="Dirichlet concentration; smaller is more skewed. (default: 0.1)")]
@@ -133,6 +141,7 @@ def run(
 def compare(
     config: ConfigFile = None,
     method: MethodNames = None,
+    target: Target = None,
     dataset: Dataset = None,
     data_dir: DataDir = None,
     preset: Preset = None,
@@ -158,29 +167,32 @@ def compare(
     reach those that have them.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
+    if target is not None and not 0 < target <= 100:
+        raise UserError(f"--target is {target:g}, but it must be an accuracy in per cent, above 0 and at most 100.")
     flags = _flags({**locals(), "method": None})
     if resume is not None:
         _nothing_beside_resume(config, preset, out, settings, {**flags, "methods": method})
-        _compare_again(resume, terminal)
+        _compare_again(resume, target, terminal)
         return
     from fedaf import config as configuration
     from fedaf.experiment import execute
     from fedaf.federation.run_directory import refuse_in_use
+    from fedaf.methods.registry import METHODS
 
-    names = [name.strip() for name in (method or "fedaf,fedavg").split(",") if name.strip()]
+    names = list(METHODS) if method == "all" else _names(method or "fedaf,fedavg")
     configs = _configs(names, _layers(config, flags, settings), preset)
     first = next(iter(configs.values()))
     configuration.refuse_idle(flags, first)
     experiments = {name: terminal.prepare(built) for name, built in configs.items()}
-    target = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
-    refuse_in_use(target)
-    target.mkdir(parents=True, exist_ok=True)
+    folder = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
+    refuse_in_use(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     settings_by_run = {_slug(name): experiment.config.to_toml() for name, experiment in experiments.items()}
-    (target / _COMPARISON).write_text(json.dumps({"runs": settings_by_run}, indent=2))
+    (folder / _COMPARISON).write_text(json.dumps({"target": target, "runs": settings_by_run}, indent=2))
     for number, (name, experiment) in enumerate(experiments.items()):
         terminal.announce(experiment, with_split=number == 0)
-        execute(experiment, target / _slug(name), terminal.observer())
-    terminal.report_comparison(target, list(settings_by_run))
+        execute(experiment, folder / _slug(name), terminal.observer())
+    terminal.report_comparison(folder, list(settings_by_run), target=target)
 
 
 @app.command()
@@ -284,7 +296,11 @@ def _resume(directory: Path, terminal: Terminal) -> None:
     terminal.report(go_on(reopen(directory), directory, terminal.observer()))
 
 
-def _compare_again(directory: Path, terminal: Terminal) -> None:
+def _names(methods: str) -> list[str]:
+    return [name.strip() for name in methods.split(",") if name.strip()]
+
+
+def _compare_again(directory: Path, target: float | None, terminal: Terminal) -> None:
     """Finish a comparison: what is done stays, what was cut short goes on, the rest starts."""
     import tomllib
 
@@ -293,19 +309,21 @@ def _compare_again(directory: Path, terminal: Terminal) -> None:
     from fedaf.federation.run_directory import CONFIG, RESULT
 
     try:
-        runs: dict[str, str] = json.loads((directory / _COMPARISON).read_text())["runs"]
+        saved = json.loads((directory / _COMPARISON).read_text())
+        runs: dict[str, str] = saved["runs"]
+        goal = target or saved["target"]
         tables = {name: tomllib.loads(text) for name, text in runs.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{directory} is not a comparison of fedaf: it has no readable {_COMPARISON}.") from error
     for name, table in tables.items():
-        target, observer = directory / name, terminal.observer()
-        if (target / RESULT).is_file():
+        folder, observer = directory / name, terminal.observer()
+        if (folder / RESULT).is_file():
             continue
-        if (target / CONFIG).is_file():
-            go_on(reopen(target), target, observer)
+        if (folder / CONFIG).is_file():
+            go_on(reopen(folder), folder, observer)
         else:
-            execute(terminal.prepare(configuration.build(table)), target, observer)
-    terminal.report_comparison(directory, list(tables))
+            execute(terminal.prepare(configuration.build(table)), folder, observer)
+    terminal.report_comparison(directory, list(tables), target=goal)
 
 
 def _new_directory(name: str) -> Path:

@@ -245,7 +245,7 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
         title=f"{config.method_name} on {config.data.name}",
         rounds=config.run.rounds,
         first_round=begun.server.round + 1,
-        phases=len(experiment.method.phases),
+        phases=len(experiment.method.phases) + (experiment.method.evaluation is not None),
         device=str(engine.device),
     )
     try:

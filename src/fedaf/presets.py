@@ -13,7 +13,11 @@ PRESETS = {
 
 _AUGMENT = ["flip", "shift", "scale", "brightness", "contrast"]
 
-_CONDENSING = ("fedaf", "feddm")  # methods that take the values under "condensing"
+# Which methods take the values under these names.
+_FAMILIES = {
+    "condensing": ("fedaf", "feddm"),
+    "averaging": ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"),
+}
 
 # What the paper states for each data set; everything else is the default of an option.
 _DOMAINS: dict[str, dict[str, Any]] = {
@@ -62,7 +66,7 @@ _QUICK: dict[str, dict[str, Any]] = {
         "server_batch": 64,
         "server_lr": 0.01,
     },
-    "fedavg": {"local_epochs": 2},
+    "averaging": {"local_epochs": 2},
 }
 
 
@@ -75,6 +79,7 @@ def preset_values(preset: str, dataset: str, method: str) -> Mapping[str, Mappin
     for layer in layers:
         for name in ("run", "training"):
             values.setdefault(name, {}).update(layer.get(name, {}))
-        shared = layer.get("condensing", {}) if method in _CONDENSING else {}
-        values.setdefault("method", {}).update({**shared, **layer.get(method, {})})
+        for family, members in _FAMILIES.items():
+            values.setdefault("method", {}).update(layer.get(family, {}) if method in members else {})
+        values["method"].update(layer.get(method, {}))
     return values

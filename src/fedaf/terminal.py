@@ -79,24 +79,25 @@ class Terminal:
         pictures = ["curves.png", "partition.png", *([gallery.name] if gallery else [])]
         print_line(self.console, f"Everything is in {result.directory}: result.json, {', '.join(pictures)}.")
 
-    def report_comparison(self, target: Path, names: Sequence[str]) -> None:
-        """The table of several runs under one directory, and their pictures."""
+    def report_comparison(self, folder: Path, names: Sequence[str], *, target: float | None = None) -> None:
+        """The table of several runs under one directory, with rounds to a target accuracy, and their pictures."""
         from fedaf.reporting import figures
 
-        results = [figures.read_result(target / name) for name in names]
-        figures.curves(results, target / "curves.png")
-        figures.bubbles(target / names[0], target / "partition.png")
-        galleries = [figures.gallery(target / name, target / f"condensed-{name}.png") for name in names]
-        self._results(results)
+        results = [figures.read_result(folder / name) for name in names]
+        figures.curves(results, folder / "curves.png")
+        figures.bubbles(folder / names[0], folder / "partition.png")
+        galleries = [figures.gallery(folder / name, folder / f"condensed-{name}.png") for name in names]
+        self._results(results, target)
         pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
-        print_line(self.console, f"Everything is in {target}: {', '.join(pictures)}, and a directory for each run.")
+        print_line(self.console, f"Everything is in {folder}: {', '.join(pictures)}, and a directory for each run.")
 
-    def _results(self, results: Sequence[Mapping[str, Any]]) -> None:
+    def _results(self, results: Sequence[Mapping[str, Any]], target: float | None = None) -> None:
         from fedaf.reporting import tables
 
-        self.console.print(tables.results_table(results))
+        self.console.print(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.console.print(by_domain)
         for result in results:
-            if sentence := tables.audit_sentence(result):
-                print_line(self.console, sentence)
+            for sentence in (tables.personal_sentence(result), tables.audit_sentence(result)):
+                if sentence:
+                    print_line(self.console, sentence)

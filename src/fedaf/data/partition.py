@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedaf.data.dataset import DataSet
+from fedaf.data.dataset import DataSet, Split
 from fedaf.protocol import Key, Shard, UserError
 
 
@@ -59,8 +60,16 @@ class Shards(Mapping[str, Shard]):
         self._rows, self._data = partition.rows, data
 
     def __getitem__(self, client: str) -> Shard:
-        rows, split = torch.from_numpy(self._rows[client]), self._data.train
-        return Shard(split.images[rows].contiguous(), split.labels[rows], self._data.num_classes)
+        rows, train, classes = torch.from_numpy(self._rows[client]), self._data.train, self._data.num_classes
+        return Shard(train.images[rows].contiguous(), train.labels[rows], classes, self._test(train, rows))
+
+    def _test(self, train: Split, rows: Tensor) -> Shard:
+        """The test data of the domains the client holds; without domains, all of them."""
+        test = self._data.test
+        if test.domains is None or train.domains is None:
+            return Shard(test.images, test.labels, self._data.num_classes)
+        mine = torch.isin(test.domains, train.domains[rows]).nonzero().squeeze(1)
+        return Shard(test.images[mine], test.labels[mine], self._data.num_classes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -82,11 +91,16 @@ def iid(labels: np.ndarray, clients: int, key: Key) -> Partition:
 
 def by_domain(domains: np.ndarray, names: Sequence[str]) -> Partition:
     """One client for each domain that has samples, called like it."""
-    ids = [re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:64] for name in names]
+    ids = [client_of_domain(name) for name in names]
     if len(set(ids)) < len(ids):
         raise UserError(f"domains {', '.join(names)} do not differ in letters and digits; rename their folders.")
     rows = {name: np.flatnonzero(domains == number) for number, name in enumerate(ids)}
     return Partition({name: of_domain for name, of_domain in rows.items() if len(of_domain)})
+
+
+def client_of_domain(name: str) -> str:
+    """What the client that holds a domain is called."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:64]
 
 
 def shards_per_client(labels: np.ndarray, clients: int, shards: int, key: Key) -> Partition:

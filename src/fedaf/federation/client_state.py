@@ -40,6 +40,13 @@ class ClientState:
             state = replace(state, pending=None)
         return state
 
+    def current(self, request: Request) -> Tensors:
+        """What the client works from: its committed state or, once the server has accepted this very round, what this
+        round left it."""
+        if self.pending is not None and request.accepted == request.round == self.pending_round:
+            return self.pending
+        return self.committed
+
     def after(self, request: Request, outcome: Outcome) -> "ClientState":
         """This state once the client has worked: nothing committed, the outcome pending."""
         state = replace(self, images_sent=self.images_sent + outcome.images)

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ class Federation:
         model = self.method.build_model(server.key)
         model.load_state_dict(server.model)
         scored = score(model, self.test, self.domains, self.method.task, self.engine)
-        report.seconds["evaluate"] = time.perf_counter() - started
+        report.seconds["evaluate"] = report.seconds.get("evaluate", 0.0) + time.perf_counter() - started
         return {
             "round": server.round,
             "accuracy": scored.accuracy,
@@ -90,6 +90,7 @@ class Federation:
             "seconds": report.seconds,
             "upload_bytes": report.upload,
             "download_bytes": report.download,
+            **({"evaluation_bytes": report.evaluation} if report.evaluation else {}),
             "asked": report.asked,
             "failures": report.failures,
         }
@@ -97,12 +98,12 @@ class Federation:
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The figures of a run from its metrics: accuracy (by domain: that of the best round), mean bytes per client and
-    round, seconds, the copy audit."""
+    round (those of evaluation apart), seconds, the copy audit."""
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
 
-    def bytes_of(name: str) -> float:
-        return sum(sum(by_client.values()) for m in rounds for by_client in m[name].values()) / max(1, asked)
+    def bytes_of(records: Iterable[Mapping[str, Mapping[str, int]]]) -> float:
+        return sum(sum(by_client.values()) for record in records for by_client in record.values()) / max(1, asked)
 
     best = max(rounds, key=lambda m: float(m["accuracy"]), default={})
     audits = [m["copy_audit"] for m in rounds if m.get("copy_audit")]
@@ -112,11 +113,23 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "best_accuracy_by_domain": best.get("accuracy_by_domain"),
         "last_accuracy": curve[-1] if curve else None,
         "curve": curve,
-        "upload_bytes_per_client_round": bytes_of("upload_bytes"),
-        "download_bytes_per_client_round": bytes_of("download_bytes"),
+        "personal": _personal(rounds),
+        "upload_bytes_per_client_round": bytes_of(m["upload_bytes"] for m in rounds),
+        "download_bytes_per_client_round": bytes_of(m["download_bytes"] for m in rounds),
+        "evaluation_bytes_per_client_round": bytes_of(m.get("evaluation_bytes", {}) for m in rounds),
         "seconds": sum(sum(m["seconds"].values()) for m in rounds),
         "copy_audit": _worst_audit(audits),
     }
+
+
+def _personal(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The mean accuracy of clients' personal models on their own test data, for methods that have such models."""
+    found = [m["personal_accuracy"] for m in rounds if m.get("personal_accuracy")]
+    if not found:
+        return None
+    means = [sum(by_client.values()) / len(by_client) for by_client in found]
+    best = max(range(len(means)), key=means.__getitem__)
+    return {"best_accuracy": means[best], "best_by_client": found[best], "last_accuracy": means[-1]}
 
 
 def _worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:

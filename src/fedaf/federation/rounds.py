@@ -23,17 +23,16 @@ class Terms:
 
 @dataclass
 class RoundReport:
-    """What a round cost: seconds by phase, bytes by phase and client, who was asked and who failed and why."""
+    """What a round cost: seconds by phase, bytes by phase and client, those of evaluation apart; who was asked, whose
+    round counts, who failed and why."""
 
     asked: list[str]
+    accepted: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     upload: dict[str, dict[str, int]] = field(default_factory=dict)
     download: dict[str, dict[str, int]] = field(default_factory=dict)
+    evaluation: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def accepted(self) -> list[str]:
-        return [client for client in self.asked if client not in self.failures]
 
 
 def participants(clients: Sequence[str], participation: float, key: Key) -> list[str]:
@@ -57,14 +56,14 @@ def play_round(
 ) -> tuple[ServerState, RoundReport]:
     """Ask, collect, check and fold for each phase, then let the server finish. Raises ``BelowQuorum`` where too few
     clients are left; the caller's state is untouched then."""
-    server = server.next_round()
+    server = server.next_round(len(clients))
     active = participants(clients, terms.participation, server.key.fold("participants", server.round))
     report = RoundReport(active)
     needed = max(1, math.ceil(terms.quorum * len(active) - 1e-9))  # 0.07 of 100 is 7, whatever floats say
     observer.round_started(server.round)
-    for phase in method.phases:
+
+    def exchange(server: ServerState, phase: Phase, accepted: Mapping[str, int]) -> dict[str, Payload]:
         observer.phase_started(phase.name, len(active))
-        started = time.perf_counter()
         requests = {
             client: Request(
                 run=run,
@@ -77,7 +76,11 @@ def play_round(
             )
             for client in active
         }
-        replies = _collect(phase, requests, transport, report, observer)
+        return _collect(phase, requests, transport, report, observer)
+
+    for phase in method.phases:
+        started = time.perf_counter()
+        replies = exchange(server, phase, accepted)
         active = list(replies)
         if len(active) < needed:
             raise BelowQuorum(
@@ -86,12 +89,20 @@ def play_round(
             )
         server = phase.fold(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
+    report.accepted = active
     observer.phase_started("server", 0)
     started = time.perf_counter()
     server = method.finish(server, engine)
     report.seconds["server"] = time.perf_counter() - started
     if not all(bool(torch.isfinite(t).all()) for t in server.model.values() if t.is_floating_point()):
         raise FedafError(f"round {server.round}: the server's model is no longer finite; lower its learning rate.")
+    if method.evaluation is not None:
+        started = time.perf_counter()
+        replies = exchange(server, method.evaluation, dict.fromkeys(active, server.round))
+        server = method.evaluation.fold(server, replies) if replies else server
+        name = method.evaluation.name
+        report.evaluation = {"upload": report.upload.pop(name), "download": report.download.pop(name)}
+        report.seconds["evaluate"] = time.perf_counter() - started
     return server, report
 
 

@@ -43,7 +43,7 @@ def serve(
             yield name, Failed(str(refusal)), state
             continue
         opened[name] = state
-        clients.append(Client(name, shard, request.key, state.committed, state.scratch))
+        clients.append(Client(name, shard, request.key, state.current(request), state.scratch))
     if not clients:
         return
     outcomes = phase.work([requests[client.id].ask for client in clients], clients, engine)

@@ -132,7 +132,7 @@ class CondensePhase(Phase):
         weights, fresh = model.to(engine.device).state_dict(), FreshWeights(model)
         return condense(
             jobs,
-            backbone=Backbone(model, method.task, engine.device, method.architecture.classifier),
+            backbone=Backbone(model, method.task, engine.device, method.classifier),
             weights_at=self.networks(asks[0], weights, fresh, key),
             lambda_loc=self.lambda_loc,
             match_logits=self.match_logits,

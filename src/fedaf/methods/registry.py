@@ -10,6 +10,11 @@ _BUILT_IN = {
     "fedaf": "fedaf.methods.fedaf:FedAF",
     "feddm": "fedaf.methods.feddm:FedDM",
     "fedavg": "fedaf.methods.fedavg:FedAvg",
+    "fedprox": "fedaf.methods.fedprox:FedProx",
+    "fedbn": "fedaf.methods.fedbn:FedBN",
+    "moon": "fedaf.methods.moon:MOON",
+    "feddyn": "fedaf.methods.feddyn:FedDyn",
+    "fedgen": "fedaf.methods.fedgen:FedGen",
 }
 METHODS = tuple(_BUILT_IN)
 

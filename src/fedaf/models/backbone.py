@@ -48,6 +48,27 @@ class Backbone:
         self._features = (*inputs, *named.values())[0]
 
 
+class Tap:
+    """A network that is being trained, seen the same way: ``features`` are those of its last forward pass."""
+
+    def __init__(self, model: nn.Module, task: Task, device: torch.device, classifier: str | None = None) -> None:
+        training = model.training
+        example = torch.zeros(1, *task.image_shape, device=device)
+        with torch.no_grad():
+            self.classifier = find_classifier(model.eval(), example, classifier)
+        model.train(training)
+        self._features: Tensor | None = None
+        model.get_submodule(self.classifier).register_forward_pre_hook(self._remember, with_kwargs=True)
+
+    @property
+    def features(self) -> Tensor:
+        assert self._features is not None, "the network has not been called yet"
+        return self._features.flatten(1)
+
+    def _remember(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        self._features = (*inputs, *named.values())[0]
+
+
 def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = None) -> str:
     """The name of the layer whose input are the features: ``classifier``, or the last Linear that a pass of
     ``example`` calls; ``UserError`` where that layer has no single input."""

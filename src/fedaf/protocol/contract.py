@@ -41,11 +41,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Shard:
-    """One client's private data: images uint8 [N, C, H, W], labels int64 [N]."""
+    """One client's private data: images uint8 [N, C, H, W], labels int64 [N]. ``test`` are data of the same kind that
+    the client does not train on, where it has any."""
 
     images: Tensor
     labels: Tensor
     num_classes: int
+    test: "Shard | None" = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -86,7 +88,7 @@ class Outcome:
 @dataclass(frozen=True)
 class ServerState:
     """All that the server knows. ``memory`` is the method's own, kept between rounds and in checkpoints; ``scratch``
-    and ``log`` are of the current round only."""
+    and ``log`` are of the current round only, and so is ``clients``, how many there are in all."""
 
     key: Key
     model: Tensors
@@ -94,9 +96,10 @@ class ServerState:
     memory: Mapping[str, Tensors] = field(default_factory=dict)
     scratch: Tensors = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
+    clients: int = 0
 
-    def next_round(self) -> "ServerState":
-        return replace(self, round=self.round + 1, scratch={}, log={})
+    def next_round(self, clients: int) -> "ServerState":
+        return replace(self, round=self.round + 1, scratch={}, log={}, clients=clients)
 
     def with_log(self, **entries: Any) -> "ServerState":
         return replace(self, log={**self.log, **entries})
@@ -204,16 +207,28 @@ class Method(ABC):
     def phases(self) -> tuple[Phase, ...]:
         """The exchanges of one round, in order."""
 
+    @property
+    def evaluation(self) -> Phase | None:
+        """An exchange after the server's own work, for the report only, for methods with personal models: clients
+        answer from the state that this round left them, and keep it as it is."""
+        return None
+
     def phase(self, name: str) -> Phase:
         """The phase a request names; ``Refused`` where the method has none of that name."""
-        for phase in self.phases:
+        known = [*self.phases, *([self.evaluation] if self.evaluation else [])]
+        for phase in known:
             if phase.name == name:
                 return phase
-        raise Refused(f"there is no phase {name[:80]!r}; this method has {', '.join(p.name for p in self.phases)}")
+        raise Refused(f"there is no phase {name[:80]!r}; this method has {', '.join(p.name for p in known)}")
 
     def build_model(self, key: Key) -> nn.Module:
         """The model to train, initialised from ``key``; override it to add a head."""
         return self.architecture.build(key)
+
+    @property
+    def classifier(self) -> str | None:
+        """The layer of that model whose input are its features; ``None`` is the last Linear in execution order."""
+        return self.architecture.classifier
 
     def initial(self, key: Key) -> ServerState:
         return ServerState(key=key, model=dict(self.build_model(key.fold("model")).state_dict()))

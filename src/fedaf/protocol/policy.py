@@ -20,7 +20,8 @@ class Policy(Options):
     """The bounds, with defaults that a careful data owner could start from."""
 
     methods: list[str] = Field(
-        ["fedaf", "feddm", "fedavg"], description="methods this client takes part in, others are refused"
+        ["fedaf", "feddm", "fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"],
+        description="methods this client takes part in, others are refused",
     )
     min_samples: int = Field(
         10, ge=1, description="fewest samples behind whatever is sent: of a class, or of all where a model is sent"

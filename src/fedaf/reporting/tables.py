@@ -1,5 +1,6 @@
 """Tables for a terminal."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
+
+from fedaf.data.partition import client_of_domain
 
 _MOST_CLASSES = 20
 
@@ -68,25 +71,53 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
 _SPLITS = {"domain": "a client for each domain"}
 
 
-def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """Methods side by side."""
+def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None = None) -> Table:
+    """Methods side by side: accuracy in per cent, rounds until it reaches ``target``, bytes for each client and round.
+    Without a target it is what all of them reach."""
     first = results[0]
     split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
     split = _SPLITS.get(split, split)
     title = f"{first['dataset']}, {first['clients']} clients, {split}, {first['rounds']} rounds, seed {first['seed']}"
+    goal = math.floor(min(r["best_accuracy"] for r in results)) if target is None else target
     table = Table(title=title, title_justify="left")
-    table.add_column("method")
-    for header in ("best accuracy", "last accuracy", "upload / client / round", "time"):
+    table.add_column("method", no_wrap=True)
+    headers = ["best %", "last %", f"rounds to {goal:g} %", "up / client / round", "down / client / round", "time"]
+    if len(results) == 1 and target is None:
+        headers.pop(2)
+    for header in headers:
         table.add_column(header, justify="right")
     for result in results:
-        table.add_row(
-            result["method"],
-            f"{result['best_accuracy']:.2f} %",
-            f"{result['last_accuracy']:.2f} %",
+        cells = [
+            f"{result['best_accuracy']:.2f}",
+            f"{result['last_accuracy']:.2f}",
+            rounds_to(result["curve"], goal),
             size(result["upload_bytes_per_client_round"]),
+            size(result["download_bytes_per_client_round"]),
             duration(result["seconds"]),
-        )
+        ]
+        if len(results) == 1 and target is None:
+            cells.pop(2)
+        table.add_row(result["method"], *cells)
+        if personal := result.get("personal"):
+            accuracy = (f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}")
+            table.add_row(f"{result['method']} (own)", *accuracy, *("" for _ in cells[2:]))
     return table
+
+
+def rounds_to(curve: Sequence[float], target: float) -> str:
+    """The first round that reaches an accuracy."""
+    return next((str(number) for number, accuracy in enumerate(curve, 1) if accuracy >= target), "never")
+
+
+def personal_sentence(result: Mapping[str, Any]) -> str | None:
+    """What the two rows of a method with personal models are."""
+    if not result.get("personal"):
+        return None
+    return (
+        f"{result['method']} has no global model: its first row is the averaged model with averaged BatchNorm, "
+        "which clients send for this report only; 'own' is the mean over clients of their own models on their own "
+        "test data."
+    )
 
 
 def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
@@ -95,12 +126,17 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
     if not domains:
         return None
     table = Table(title="Accuracy by domain in the best round, per cent", title_justify="left")
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for header in (*domains, "average"):
         table.add_column(header, justify="right")
     for result in results:
         values = [*result["best_accuracy_by_domain"].values(), result["best_accuracy"]]
         table.add_row(result["method"], *(f"{value:.2f}" for value in values))
+        personal = result.get("personal")
+        if personal and result["partition"] == "domain":  # then clients are domains
+            own = [personal["best_by_client"].get(client_of_domain(name)) for name in domains]
+            cells = ["·" if value is None else f"{value:.2f}" for value in own]  # who was away in that round
+            table.add_row(f"{result['method']} (own)", *cells, f"{personal['best_accuracy']:.2f}")
     return table
 
 

@@ -31,11 +31,12 @@ def fit(
     key: Key,
     engine: Engine,
     loss: Loss | None = None,
+    clip: float | None = None,
 ) -> dict[str, float]:
     """Train ``model`` in place by SGD on uint8 images; returns the mean of each loss term over the last epoch.
 
-    Momentum starts at zero. All that is random follows from ``key``, dropout too. A last batch of a single sample is
-    dropped: BatchNorm has no variance for it.
+    Momentum starts at zero; with ``clip`` gradients are clipped to that norm. All that is random follows from ``key``,
+    dropout too. A last batch of a single sample is dropped: BatchNorm has no variance for it.
     """
     device = engine.device
     model.to(device).train()
@@ -55,6 +56,8 @@ def fit(
                 terms = loss(batch, labels[rows])
                 optimiser.zero_grad()
                 torch.stack(list(terms.values())).sum().backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
                 optimiser.step()
                 for name, term in terms.items():
                     totals[name] = totals.get(name, 0) + term.detach()
