@@ -56,7 +56,7 @@ def test_any_text_survives_the_toml(folder, name):
 
 @unhurried
 @given(
-    alpha=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    alpha=st.floats(min_value=0, exclude_min=True, max_value=1e6),
     gamma=st.floats(0, 1),
     mean=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=4),
     seed=st.integers(0, 2**62 - 1),
@@ -312,3 +312,14 @@ def test_options_of_ones_own_that_toml_cannot_hold_are_refused_at_once(kind, tmp
 )
 def test_a_split_is_by_domain_where_there_are_domains_and_nothing_else_is_wished(given, has_domains, kind):
     assert split_kind(build({"partition": given}), has_domains=has_domains) == kind
+
+
+def test_options_of_another_method_do_not_stand_in_the_way():
+    file = {"method": {"name": "fedaf", "ipc": 10}, "run": {"rounds": 3}}
+    config = build(merge(file, {"method": {"name": "fedavg"}}, {"method": {"lr": 0.5}}))
+    assert (config.method_name, config.method.lr, config.run.rounds) == ("fedavg", 0.5, 3)
+    assert build(merge(file, {"method": {"ipc": 20}})).method.ipc == 20
+
+
+def test_a_layer_called_by_a_number_is_a_name():
+    assert build({"model": {"classifier": 1}}).model.classifier == "1"

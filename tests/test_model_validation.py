@@ -364,6 +364,11 @@ def test_the_built_in_networks_fit(name, norm):
     validate(Architecture(lambda key: build(name, task, key, depth=3, width=8, norm=norm)), task)
 
 
+def test_something_must_be_trained():
+    with pytest.raises(UserError, match="no parameter that is trained"):
+        checked(lambda *_: Base().requires_grad_(False))
+
+
 @pytest.mark.parametrize("model", [Untrained, Frozen])
 def test_a_classifier_alone_may_be_trained(model):
     checked(lambda *_: model())

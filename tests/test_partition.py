@@ -23,6 +23,12 @@ def balanced_labels(classes: int, each: int) -> np.ndarray:
     return np.repeat(np.arange(classes), each)
 
 
+def data_of(labels: np.ndarray) -> DataSet:
+    """Black images with these labels, of six classes."""
+    split = Split(torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8), torch.from_numpy(labels))
+    return DataSet("black", split, split, 6, (0.5,), (0.25,))
+
+
 def each_once(split: Partition, samples: int) -> bool:
     return sorted(row for rows in split.rows.values() for row in rows.tolist()) == list(range(samples))
 
@@ -191,7 +197,7 @@ LABELS = balanced_labels(3, 8)
 
 def saved(path) -> dict:
     """A split on disk, and its content to spoil."""
-    path.write_text(dirichlet(LABELS, 3, alpha=0.5, key=Key(0), min_size=2).to_json(LABELS, 3))
+    path.write_text(dirichlet(LABELS, 3, alpha=0.5, key=Key(0), min_size=2).to_json(data_of(LABELS)))
     return json.loads(path.read_text())
 
 
@@ -200,7 +206,7 @@ def saved(path) -> dict:
 def test_a_saved_split_is_read_as_it_was(tmp_path_factory, labels, clients, seed):
     path = tmp_path_factory.getbasetemp() / "partition.json"
     split = Partition(iid(labels, clients, Key(seed)).rows, redraws=7)
-    path.write_text(split.to_json(labels, 6))
+    path.write_text(split.to_json(data_of(labels)))
     read = Partition.read(path, len(labels))
     assert same(read, split)
     assert read.redraws == 7

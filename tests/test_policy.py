@@ -2,6 +2,7 @@
 
 import tomllib
 
+import numpy as np
 import pytest
 import torch
 
@@ -174,6 +175,7 @@ def test_a_policy_survives_its_file(tmp_path):
         ("min_samples = 0", ["min_samples is 0"]),
         ("initialisations = ['photographs']", ["initialisations.0 is 'photographs'"]),
         ("methods = 'fedaf'", ["methods is 'fedaf'"]),
+        ("methods = ['fedav']", ["unknown method 'fedav'", "did you mean 'fedavg'?"]),
         ("][", ["is not valid TOML"]),
     ],
 )
@@ -203,3 +205,20 @@ def test_checking_a_policy_names_each_client_and_why_it_refuses(call, tmp_path):
     code, out, _ = call("policy", "check", "run/config.toml", "--policy", "mine.toml", "--dataset", "digits")
     assert code == 0
     assert "you" in out
+
+
+def test_checking_asks_for_what_the_server_asks_for_whatever_the_clients_data(call, tmp_path):
+    """The configuration alone decides ipc; one's own data decide whether it is too much, and over all rounds."""
+    images, labels = np.zeros((120, 8, 8), np.uint8), np.arange(120) % 2
+    np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images[:4], y_test=labels[:4])
+    (tmp_path / "asked.toml").write_text('[data]\nname = "digits"\n')  # its preset: 10 images, 10 rounds
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz")
+    assert (code, "takes part" in out) == (0, True)
+    (tmp_path / "mine.toml").write_text("max_images = 199\n")
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz", "--policy", "mine.toml")
+    assert code == 1
+    assert "180 were sent before" in " ".join(out.split())
+    few = {"x_train": images[:8], "y_train": labels[:8], "x_test": images[:4], "y_test": labels[:4]}
+    np.savez(tmp_path / "few.npz", **few)
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:few.npz")
+    assert (code, "nothing to send" in out) == (0, True)

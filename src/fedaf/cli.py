@@ -70,7 +70,10 @@ PolicyName = Annotated[
     typer.Option("--policy", help="A policy every client keeps to: a TOML file, or default. (default: none)"),
 ]
 Out = Annotated[Path | None, typer.Option(help="New directory for the run. (default: a new one under runs/)")]
-Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this directory, with its settings.")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="Go on with the run in this directory, with its settings; --data-dir says if data moved."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting: table.key=value, for example method.gamma=0.8. May be repeated."),
@@ -122,8 +125,9 @@ def run(
     terminal = Terminal(verbose=verbose, quiet=quiet)
     flags = _flags(locals())
     if resume is not None:
+        moved = {name: flags.pop(name) for name in ("dataset", "data_dir")}
         _nothing_beside_resume(config, preset, out, settings, flags)
-        _resume(resume, terminal)
+        _resume(resume, moved, terminal)
         return
     from fedaf import config as configuration
     from fedaf.experiment import execute
@@ -290,10 +294,12 @@ def _as_flag(name: str) -> str:
     return name if " " in name else "--" + name.replace("_", "-")
 
 
-def _resume(directory: Path, terminal: Terminal) -> None:
+def _resume(directory: Path, moved: Mapping[str, Any], terminal: Terminal) -> None:
+    from fedaf import config as configuration
     from fedaf.experiment import go_on, reopen
 
-    terminal.report(go_on(reopen(directory), directory, terminal.observer()))
+    experiment = reopen(directory, moved=configuration.from_flags(**moved))
+    terminal.report(go_on(experiment, directory, terminal.observer()))
 
 
 def _names(methods: str) -> list[str]:

@@ -42,23 +42,22 @@ def check(
     from rich.table import Table
 
     from fedaf import config as configuration
-    from fedaf.experiment import prepare
+    from fedaf.experiment import disclosure, own_counts, prepare
     from fedaf.protocol import Refused
 
     bounds = configuration.read_policy(policy)
-    given = configuration.read_toml(config)
-    if dataset is not None:
-        given = configuration.merge(given, configuration.from_flags(dataset=dataset))
-        given = configuration.merge(given, {"partition": {"kind": "iid", "clients": 1}})
-    experiment = prepare(configuration.build(given))
+    asked = configuration.build(configuration.read_toml(config))
+    clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
     table, refusals = Table("client", "samples", "", box=SIMPLE), 0
-    for client, counts in experiment.counts.items():
-        verdict = "takes part"
-        try:
-            bounds.admit(experiment.config.method_name, experiment.method.discloses(counts), counts, sent=0)
+    for client, counts in clients.items():
+        taken = disclosure(asked, counts)
+        each_round = sum(taken.images.values()) if taken else 0
+        verdict = "takes part" if taken is None or taken.fewest_samples else "takes part, with nothing to send"
+        try:  # in the last round, when most has been sent
+            bounds.admit(asked.method_name, taken, counts, sent=(asked.run.rounds - 1) * each_round)
         except Refused as refusal:
             verdict, refusals = f"refuses: {refusal}", refusals + 1
-        table.add_row(client if dataset is None else "you", str(sum(counts)), verdict)
+        table.add_row(client, str(sum(counts)), verdict)
     Console().print(table)
     if refusals:
         raise typer.Exit(_REFUSED)

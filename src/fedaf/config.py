@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedaf.methods import registry as methods
 from fedaf.naming import nearest
@@ -27,7 +27,7 @@ class RunTable(_Table):
     seed: int = Field(0, ge=0, lt=2**62, description="seed of everything random")
     rounds: int = Field(20, ge=1, description="communication rounds")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
-    threads: int | None = Field(None, ge=1, description="CPU threads; unset leaves PyTorch's choice")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; unset leaves PyTorch's choice")
     memory_budget_mib: int | None = Field(None, ge=1, description="bound on condensation's memory; unset: by device")
     keep_checkpoints: int = Field(2, ge=0, description="newest checkpoints to keep; 0 keeps all")
 
@@ -48,7 +48,7 @@ class PartitionTable(_Table):
         "auto", description="how data are split; auto: by domain where the data have domains, else dirichlet"
     )
     clients: int = Field(10, ge=1, description="number of clients; a split by domain has one for each")
-    alpha: float = Field(0.1, gt=0, description="Dirichlet concentration; smaller is more skewed")
+    alpha: float = Field(0.1, gt=0, le=1e6, description="Dirichlet concentration; smaller is more skewed")
     min_size: int = Field(10, ge=1, description="fewest samples of a client (dirichlet)")
     max_redraws: int = Field(1000, ge=0, description="draws to throw away before giving up (dirichlet)")
     shards_per_client: int = Field(2, ge=1, description="label-sorted pieces of each client (shards)")
@@ -62,6 +62,12 @@ class ModelTable(_Table):
     norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
     classifier: str | None = Field(None, min_length=1, description="layer after the features; unset: the last Linear")
     keep_weights: bool = Field(False, description="start from the weights an own model comes with, not from fresh ones")
+
+    @field_validator("classifier", mode="before")
+    @classmethod
+    def _may_be_a_number(cls, name: Any) -> Any:
+        """Layers of a Sequential are called by numbers, which TOML does not take for names."""
+        return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
 
 
 class FederationTable(_Table):
@@ -145,6 +151,12 @@ def read_policy(name: str) -> Policy:
     if name == DEFAULT_POLICY:
         return Policy()
     policy: Policy = _validate(Policy, read_toml(Path(name), what="policy"), "", owner="a policy")
+    for method in policy.methods:
+        if ":" not in method and method not in methods.METHODS:
+            raise UserError(
+                f"the policy {name} admits an unknown method {method!r}{nearest(method, methods.METHODS)}; allowed are "
+                f"{', '.join(methods.METHODS)} and names such as module:Class."
+            )
     return policy
 
 
@@ -236,9 +248,15 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
                 raise UserError(f"{name!r} stands outside any table; the tables are {_tables()}.")
             elif name not in _TABLE_NAMES:
                 raise UserError(f"unknown table {name!r}{nearest(name, _TABLE_NAMES)}; the tables are {_tables()}.")
+            elif name == "method" and _another_method(result.get(name, {}), value):
+                result[name] = dict(value)  # options of another method say nothing of this one
             else:
                 result[name] = {**result.get(name, {}), **value}
     return result
+
+
+def _another_method(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return None not in (before.get("name"), after.get("name")) and before["name"] != after["name"]
 
 
 def _tables() -> str:

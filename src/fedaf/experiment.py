@@ -20,6 +20,7 @@ from fedaf.config import Config
 from fedaf.data import catalog, partition
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
+from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine, resolve_device
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.federation import Federation, summary
@@ -32,7 +33,7 @@ from fedaf.models import own
 from fedaf.models import registry as models
 from fedaf.models.own import Factory
 from fedaf.models.validation import validate
-from fedaf.protocol import Architecture, Key, Method, Policy, Task, Tensors, UserError
+from fedaf.protocol import Architecture, Disclosure, Key, Method, Policy, Task, Tensors, UserError
 from fedaf.transports.local import LocalTransport
 
 SCHEMA_VERSION = 1
@@ -159,7 +160,7 @@ def prepare(
     )
     config = _settled(config, data)
     task = _task(config, data)
-    split = Partition.read(saved_partition, len(data.train)) if saved_partition else _split(config, data)
+    split = Partition.reread(saved_partition, data) if saved_partition else _split(config, data)
     if split.redraws:
         log.info(
             "the split was drawn %d times until every client had %d samples",
@@ -176,6 +177,20 @@ def prepare(
     return experiment
 
 
+def own_counts(config: Config, dataset: str) -> list[int]:
+    """The samples by class of a client that brings its own data to the run of a server's configuration."""
+    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size)
+    return class_counts(data.train, data.num_classes)
+
+
+def disclosure(config: Config, counts: Sequence[int]) -> Disclosure | None:
+    """What a round of a configuration takes out of a client with these samples by class. No data are needed, nor a
+    model."""
+    task = Task(config.data.name, 1, 1, 1, len(counts), (0.5,), (0.25,))
+    architecture = Architecture(lambda key: nn.Identity())
+    return methods.find(config.method_name)(config.method, task, architecture).discloses(counts)
+
+
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
     """Run from the first round in a new directory."""
     with closing(RunDirectory.create(out)) as directory, _threads(experiment.config.run.threads):
@@ -183,11 +198,14 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
         return _start(experiment, directory, observer)
 
 
-def reopen(out: Path, *, model: nn.Module | Factory | None = None) -> Experiment:
-    """The experiment of an earlier run, with the very split it had."""
+def reopen(
+    out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
+) -> Experiment:
+    """The experiment of an earlier run, with the very split it had. ``moved`` says where its data are now (settings
+    of the table ``data``)."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
-    config = configuration.build(configuration.read_toml(out / CONFIG))
+    config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
     saved = out / PARTITION
     known = (out / LATEST).is_file() or saved.is_file()
     return prepare(config, saved_partition=saved if known else None, model=model)
@@ -203,8 +221,7 @@ def go_on(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 
 
 def _start(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
-    labels = experiment.dataset.train.labels.numpy()
-    directory.write(PARTITION, experiment.partition.to_json(labels, experiment.dataset.num_classes))
+    directory.write(PARTITION, experiment.partition.to_json(experiment.dataset))
     return _play(experiment, directory, observer, resumed=False)
 
 
@@ -297,15 +314,21 @@ def _device_name(device: torch.device) -> str:
 
 def _settled(config: Config, data: DataSet) -> Config:
     """The configuration with what only the data could decide."""
-    kind = configuration.split_kind(config, has_domains=bool(data.domains))
+    kind = configuration.split_kind(config, has_domains=len(data.domains) > 1)
     return replace(config, partition=config.partition.model_copy(update={"kind": kind}))
 
 
 def _task(config: Config, data: DataSet) -> Task:
     channels, height, width = data.train.images.shape[1:]
-    mean, std = tuple(config.data.mean or data.mean), tuple(config.data.std or data.std)
+    mean, std = (
+        tuple(own if own is not None else known)
+        for own, known in ((config.data.mean, data.mean), (config.data.std, data.std))
+    )
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
-        raise UserError(f"data.mean and data.std must have {channels} values each, one a channel, with std above 0.")
+        raise UserError(
+            f"data.mean has {len(mean)} values and data.std {len(std)}; {data.name} needs {channels} of each, one a "
+            "channel, with std above 0."
+        )
     return Task(config.data.name, channels, height, width, data.num_classes, mean, std, tuple(config.training.augment))
 
 

@@ -102,4 +102,4 @@ def _state(path: Path, root: Path) -> tuple[str, int, int]:
         found = os.stat(path)
     except OSError:
         return name, -1, 0
-    return name, found.st_size, found.st_mtime_ns
+    return name, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)  # the latter tells of permissions too

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ _NPZ, _FOLDER = "npz:", "folder:"
 
 def check_name(name: str) -> None:
     """Raise ``UserError`` for a name that no reader knows."""
+    if not name.isprintable():  # so are bytes that are no UTF-8
+        raise UserError(f"the data set name {name!r} has characters that cannot be printed; rename its folder or file.")
     if name in CATALOG or any(name.startswith(own) and name != own for own in (_NPZ, _FOLDER)):
         return
     allowed = f"one of {', '.join(CATALOG)}, or npz:FILE, or folder:DIR"
@@ -121,7 +124,7 @@ def _missing(name: str, data_dir: Path) -> str:
         return f"data set {name!r} is not at {_arrays(name, data_dir)[0]}; name a file that is there."
     looked = ", ".join(str(place) for place in (*_arrays(name, data_dir), *_folders(name, data_dir)))
     verb = "says where to get it" if name not in REMOTES else "gets it"
-    advice = f"`fedaf data fetch {name} --data-dir {data_dir}` {verb}"
+    advice = f"`fedaf data fetch {name} --data-dir {quote(str(data_dir))}` {verb}"
     return f"data set {name!r} is at none of {looked}; {advice}, or name the folder it is in with --data-dir."
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedaf.data.dataset import DataSet, Split
+from fedaf.data.statistics import fingerprint
 from fedaf.protocol import Key, Shard, UserError
 
 
@@ -30,9 +31,26 @@ class Partition:
         """Samples of each class by client."""
         return {name: np.bincount(labels[rows], minlength=num_classes).tolist() for name, rows in self.rows.items()}
 
-    def to_json(self, labels: np.ndarray, num_classes: int) -> str:
+    def to_json(self, data: DataSet) -> str:
+        """With the counts by class for people, and a digest of the data it is a split of."""
         rows = {name: r.tolist() for name, r in self.rows.items()}
-        return json.dumps({"redraws": self.redraws, "counts": self.counts(labels, num_classes), "rows": rows})
+        counts = self.counts(data.train.labels.numpy(), data.num_classes)
+        facts = {"redraws": self.redraws, "data": fingerprint(data), "counts": counts, "rows": rows}
+        return json.dumps(facts, ensure_ascii=False)
+
+    @classmethod
+    def reread(cls, path: Path, data: DataSet) -> "Partition":
+        """The split of a run that goes on; refused where its data are no longer what they were."""
+        try:
+            known = json.loads(path.read_text()).get("data", "")
+        except (OSError, ValueError, AttributeError):
+            known = ""  # the reading below says what is wrong with it
+        if known and known != fingerprint(data):
+            raise UserError(
+                f"the data set {data.name!r} has changed since the run in {path.parent} began; bring back the data it "
+                "began with, or start a new run."
+            )
+        return cls.read(path, len(data.train))
 
     @classmethod
     def read(cls, path: Path, samples: int) -> "Partition":
@@ -45,7 +63,7 @@ class Partition:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(f"{path} is not a partition that fedaf wrote ({type(error).__name__}: {error}).") from error
         for name in rows:
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            if not re.fullmatch(r"[\w.-]{1,64}", name):
                 raise UserError(f"{path} names a client {name!r:.80}; allowed are letters, digits, '.', '_' and '-'.")
         everyone = np.sort(np.concatenate([*rows.values(), np.empty(0, np.int64)]))
         if not np.array_equal(everyone, np.arange(samples)):
@@ -93,14 +111,14 @@ def by_domain(domains: np.ndarray, names: Sequence[str]) -> Partition:
     """One client for each domain that has samples, called like it."""
     ids = [client_of_domain(name) for name in names]
     if len(set(ids)) < len(ids):
-        raise UserError(f"domains {', '.join(names)} do not differ in letters and digits; rename their folders.")
+        raise UserError(f"domains {', '.join(names)} do not differ in their first 64 letters and digits; rename them.")
     rows = {name: np.flatnonzero(domains == number) for number, name in enumerate(ids)}
     return Partition({name: of_domain for name, of_domain in rows.items() if len(of_domain)})
 
 
 def client_of_domain(name: str) -> str:
     """What the client that holds a domain is called."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:64]
+    return re.sub(r"[^\w.-]", "-", name)[:64] or "-"
 
 
 def shards_per_client(labels: np.ndarray, clients: int, shards: int, key: Key) -> Partition:

@@ -1,10 +1,15 @@
-"""What is in a data set: samples by class and domain, and the colours of its images."""
+"""What is in a data set: samples by class and domain, the colours of its images, and a digest that tells it from
+another."""
+
+import hashlib
+import json
 
 import torch
 
-from fedaf.data.dataset import Split
+from fedaf.data.dataset import DataSet, Split
 
 _CHUNK = 256  # images in floating point at a time
+_DIGESTED = 256 << 20  # bytes of images that go into a digest: all of them in most data sets
 
 
 def class_counts(split: Split, num_classes: int) -> list[int]:
@@ -37,3 +42,19 @@ def channel_statistics(split: Split, *, most: int = 10_000) -> tuple[list[float]
 def spread(length: int, most: int) -> torch.Tensor:
     """At most ``most`` of the rows 0 to ``length - 1``, at even distances."""
     return torch.arange(length) if length <= most else torch.arange(most) * length // most
+
+
+def fingerprint(data: DataSet) -> str:
+    """A digest of the training split: its labels, domains and images (of a very large one, images at even distances),
+    and the names of its classes and domains."""
+    split = data.train
+    digest = hashlib.blake2b(
+        json.dumps([data.classes, data.domains, list(split.images.shape)]).encode(), digest_size=16
+    )
+    for numbers in (split.labels, split.domains):
+        if numbers is not None:
+            digest.update(numbers.numpy().tobytes())
+    image_bytes = max(1, split.images[0].numel())
+    for rows in spread(len(split), _DIGESTED // image_bytes).split(max(1, (4 << 20) // image_bytes)):
+        digest.update(split.images[rows].contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -40,6 +40,8 @@ def read(
     train_labels, test_labels = (_numbers(shown, f"y_{part}", arrays, images) for part in ("train", "test"))
     num_classes = entry.num_classes if entry else len(classes) or _count(train_labels)
     _within(shown, "classes", "label", num_classes, y_train=train_labels, y_test=test_labels)
+    if num_classes < 2:
+        raise UserError(f"{shown} has images of one class only; at least two are needed.")
     if entry and entry.classes and not classes:
         classes = entry.classes
     if len(classes) != num_classes:

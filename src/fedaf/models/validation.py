@@ -59,6 +59,8 @@ def _check_tensors(model: nn.Module, name: str) -> None:
     for tensor_name, buffer in model.named_buffers():
         if buffer.is_complex() or buffer.layout != torch.strided or buffer.is_quantized:
             raise UserError(f"{name} has the buffer {tensor_name}, which is not a plain real tensor; make it one.")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"{name} has no parameter that is trained; give it one with requires_grad.")
     first: dict[int, str] = {}
     for tensor_name, parameter in model.named_parameters(remove_duplicate=False):
         other = first.setdefault(parameter.data_ptr(), tensor_name)

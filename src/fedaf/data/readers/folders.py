@@ -11,6 +11,7 @@ from fedaf.naming import printable
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
+_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "eval"}  # in any spelling
 
 
 def source(folder: Path, *, image_size: int | None, watch: Watch | None) -> Source:
@@ -51,6 +52,12 @@ def _is_split(folder: Path) -> bool:
     """Whether there are train/ and test/; a folder of images may also be a class that is called so."""
     folders = {item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith(".")}
     parts = {name for name in folders & {"train", "test"} if not _holds_images(folder / name)}
+    alike = sorted(name for name in folders - parts if name.lower() in _SPLITS and not _holds_images(folder / name))
+    if alike and parts != {"train", "test"}:
+        raise UserError(
+            f"{folder} has the folder {alike[0]}, which looks like a split and not like a domain; name the training "
+            "images' folder train and the test images' folder test."
+        )
     if not parts:
         return False
     if len(parts) == 1:

@@ -52,17 +52,18 @@ def decode(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
 
 def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | None, Mode]:
     """The size (width, height) that all files have, if one and with no side over ``largest``; and whether all are
-    grey. Reads headers only, and no more of them than it takes to know."""
+    grey. Reads headers, and whole files only where they are the first of their kind."""
     size: tuple[int, int] | None = None
     differ, grey = False, True
     for path in paths:
         try:
             with _opened(path) as image:
-                grey = grey and _is_grey(image)
-                if not differ:
-                    own = _upright_size(image)
-                    differ = max(own) > largest or (size or own) != own
-                    size = own
+                own, its_grey = _upright_size(image), _is_grey(image)
+                if size is None or own != size or its_grey != grey:
+                    image.load()  # a file that cannot be read later must not decide for the others
+                grey = grey and its_grey
+                differ = differ or max(own) > largest or (size or own) != own
+                size = own
         except Unreadable:
             continue
         if differ and not grey:
