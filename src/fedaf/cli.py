@@ -136,8 +136,8 @@ def run(
         refuse_in_use(out)
     experiment = terminal.prepare(built)
     target = out or _new_directory(f"{_slug(built.data.name)}-{_slug(built.method_name)}-seed{built.run.seed}")
-    terminal.say_where(target)
     terminal.announce(experiment)
+    terminal.say_where(target)
     terminal.report(execute(experiment, target, terminal.observer()))
 
 

@@ -63,7 +63,7 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
 
 def bubbles(run: Path, path: Path) -> Path:
     """The split: a circle for each class of each client, its area by the samples."""
-    file, advice = run / PARTITION, "without it a run cannot be shown, so run it again"
+    file, advice = run / PARTITION, "run it again in a new directory"
     found = _read(file, advice)
     try:
         counts = found["counts"]
