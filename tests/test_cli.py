@@ -14,6 +14,7 @@ from PIL import Image
 import fedaf
 from commandline import SMALL, TINY, assert_one_sentence, command
 from fedaf import cli
+from fedaf.config import build, describe
 
 COMMON = [
     *("--dataset", "--data-dir", "--preset", "--alpha", "--clients", "--rounds", "--ipc", "--local-steps"),
@@ -144,6 +145,7 @@ def test_far_from_a_terminal_the_output_is_plain_lines(finished):
     accuracy = result_of(directory)["best_accuracy"]
     assert "fedaf on digits on cpu: rounds 1 to 1" in done.stdout
     assert f"round 1/1: accuracy {accuracy:.2f} %" in done.stdout
+    assert done.stdout.index("Everything goes to run.\n") < done.stdout.index("round 1/1")
     assert "Everything is in run" in done.stdout
 
 
@@ -169,6 +171,7 @@ def test_quiet_prints_only_the_result(call, tmp_path):
     assert (code, err) == (0, "")
     assert f"{result_of(tmp_path / 'run')['best_accuracy']:.2f}" in out
     assert "Everything is in run" in out
+    assert "Everything goes to" not in out
     assert "Who holds what" not in out
     assert "round 1/1" not in out
     assert "rounds 1 to 1" not in out
@@ -199,10 +202,51 @@ def test_compare_runs_all_methods_on_the_same_split(call, tmp_path):
     for directory in (of_fedaf, of_fedavg):
         assert f"{result_of(directory)['best_accuracy']:.2f}" in out
     assert out.count("Who holds what") == 1
+    assert out.count("Everything goes to both.\n") == 1
     assert tomllib.loads((of_fedavg / "config.toml").read_text())["method"]["local_epochs"] == 1
     code, again, _ = call("compare", "--resume", "both", "-q")
     assert code == 0
     assert f"{result_of(of_fedaf)['best_accuracy']:.2f}" in again
+
+
+@pytest.mark.parametrize("name", ["run", "compare"])
+def test_a_directory_in_use_is_refused_before_the_data_are_read(call, tmp_path, name):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").touch()
+    code, _, err = call(name, "--dataset", "npz:missing.npz", "--out", "used")
+    assert_one_sentence(code, err, ["used is in use", "--resume used"])
+
+
+def test_a_comparison_without_a_target_can_be_shown_again(call, tmp_path):
+    flags = ["--methods", "fedavg", *SMALL, "--set", "method.local_epochs=1", "--out", "c", "-q"]
+    assert call("compare", *flags)[0] == 0
+    file = tmp_path / "c" / "comparison.json"
+    saved = json.loads(file.read_text())
+    del saved["target"]
+    file.write_text(json.dumps(saved))
+    code, out, err = call("compare", "--resume", "c", "-q")
+    assert (code, err) == (0, "")
+    assert "fedavg" in out
+    (tmp_path / "c" / "fedavg" / "result.json").write_text("{")
+    code, _, err = call("compare", "--resume", "c", "-q")
+    assert_one_sentence(code, err, ["c/fedavg/result.json", "--resume c/fedavg"])
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_about_that_file(call):
+    code, _, err = call("data", "inspect", "digits", "--out", "nowhere/sheet.png")
+    assert_one_sentence(code, err, ["No such file", "nowhere/sheet.png", "check that the place exists"])
+    assert "checkpoint" not in err
+
+
+def test_settings_are_named_in_full_at_80_columns(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = call("settings", "--dataset", f"folder:[/b]{'x' * 100}")
+    assert code == 0
+    names = [name for name, _, _ in describe(build({}))]
+    words = out.split()
+    assert set(names) <= set(words)
+    assert "…" not in out
+    assert '"folder:[/b]x' in out
 
 
 LONG = [*TINY, "--set", "run.rounds=2", "--set", "run.keep_checkpoints=0", "-q"]
@@ -220,7 +264,7 @@ def test_a_disk_that_fills_up_costs_the_round_and_not_the_run(call, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     done = command("run", *LONG, "--out", "run", cwd=tmp_path, preexec_fn=full)
-    assert_one_sentence(done.returncode, done.stderr, ["File too large", "checkpoint"])
+    assert_one_sentence(done.returncode, done.stderr, ["File too large", "has space"])
     run = tmp_path / "run"
     assert (run / "LATEST").read_text() == "round-1"
     assert not (run / "result.json").exists()

@@ -69,6 +69,15 @@ def test_inspect_names_classes_domains_and_unreadable_files(call, tmp_path):
     assert list(column).index(0) < list(column).index(40)
 
 
+def test_inspect_takes_the_size_of_images_and_the_share_of_unreadable_files(call, tmp_path):
+    coloured(tmp_path / "mine")
+    code, out, err = call("data", "inspect", "folder:mine", "--image-size", "6", "--out", "sheet.png")
+    assert code == 0, err
+    assert "3 x 6 x 6" in out
+    code, _, err = call("data", "inspect", "folder:mine", "--max-unreadable", "0.001", "--out", "sheet.png")
+    assert_one_sentence(code, err, ["unreadable"])
+
+
 def test_inspect_sums_up_many_classes(call, tmp_path):
     labels = np.concatenate([np.arange(30), [0, 0, 1]])
     images = np.zeros((33, 8, 8), np.uint8)
@@ -87,6 +96,8 @@ def test_inspect_sums_up_many_classes(call, tmp_path):
     [
         (["inspect", "digit"], ["unknown data set 'digit'", "'digits'"]),
         (["inspect", "digits", "--out", "sheet.doc"], ["sheet.doc", ".png"]),
+        (["inspect", "digits", "--image-size", "0"], ["--image-size", "1"]),
+        (["inspect", "digits", "--max-unreadable", "2"], ["--max-unreadable", "2"]),
         (["fetch", "minst"], ["'minst'", "'mnist'"]),
         (["fetch", "pacs"], ["browser", "data/pacs"]),
         (["fetch", "mnist", "--mirror", "here"], ["'here'", "http://"]),

@@ -131,13 +131,17 @@ def run(
         return
     from fedaf import config as configuration
     from fedaf.experiment import execute
+    from fedaf.federation.run_directory import refuse_in_use
 
     layers = _layers(config, flags, settings)
     built = configuration.build(configuration.merge(*layers), preset=preset)
     configuration.refuse_idle(flags, built)
+    if out is not None:  # before the data are read, which may take long
+        refuse_in_use(out)
     experiment = terminal.prepare(built)
     target = out or _new_directory(f"{_slug(built.data.name)}-{_slug(built.method_name)}-seed{built.run.seed}")
     terminal.announce(experiment)
+    terminal.say_where(target)
     terminal.report(execute(experiment, target, terminal.observer()))
 
 
@@ -180,6 +184,7 @@ def compare(
         return
     from fedaf import config as configuration
     from fedaf.experiment import execute
+    from fedaf.federation.checkpoint import write_atomically
     from fedaf.federation.run_directory import refuse_in_use
     from fedaf.methods.registry import METHODS
 
@@ -187,12 +192,15 @@ def compare(
     configs = _configs(names, _layers(config, flags, settings), preset)
     first = next(iter(configs.values()))
     configuration.refuse_idle(flags, first)
+    if out is not None:
+        refuse_in_use(out)
     experiments = {name: terminal.prepare(built) for name, built in configs.items()}
     folder = out or _new_directory(f"{_slug(first.data.name)}-comparison-seed{first.run.seed}")
-    refuse_in_use(folder)
+    refuse_in_use(folder)  # again, as the data may have taken long to read
     folder.mkdir(parents=True, exist_ok=True)
     settings_by_run = {_slug(name): experiment.config.to_toml() for name, experiment in experiments.items()}
-    (folder / _COMPARISON).write_text(json.dumps({"target": target, "runs": settings_by_run}, indent=2))
+    write_atomically(folder / _COMPARISON, json.dumps({"target": target, "runs": settings_by_run}, indent=2))
+    terminal.say_where(folder)
     for number, (name, experiment) in enumerate(experiments.items()):
         terminal.announce(experiment, with_split=number == 0)
         execute(experiment, folder / _slug(name), terminal.observer())
@@ -203,6 +211,7 @@ def compare(
 def settings(dataset: Dataset = None, method: MethodName = None, preset: Preset = None) -> None:
     """List every setting that --set and a TOML file take, with its value for this data set and method."""
     from rich.box import SIMPLE
+    from rich.markup import escape
     from rich.table import Table
 
     from fedaf import config as configuration
@@ -210,10 +219,13 @@ def settings(dataset: Dataset = None, method: MethodName = None, preset: Preset 
 
     config = configuration.build(configuration.from_flags(dataset=dataset, method=method), preset=preset)
     catalog.check_name(config.data.name)
-    table = Table("setting", "value", "meaning", box=SIMPLE)
-    for name, value, meaning in configuration.describe(config):
-        table.add_row(name, value, meaning)
-    Console().print(table)
+    table = Table(box=SIMPLE)
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("meaning")
+    for row in configuration.describe(config):
+        table.add_row(*map(escape, row))
+    Console(emoji=False).print(table)
 
 
 def main() -> None:
@@ -235,7 +247,8 @@ def main() -> None:
         _fail(str(error), 1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        _fail(f"the disk refused: {error.strerror or error}{where}; earlier checkpoints are intact.", 2)
+        advice = "check that the place exists, can be written and has space"
+        _fail(f"a file cannot be read or written: {error.strerror or error}{where}; {advice}.", 2)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
         _fail("stopped; a run goes on with --resume and its directory, a download with the same command.", code)
     sys.exit(code or 0)
@@ -317,7 +330,7 @@ def _compare_again(directory: Path, target: float | None, terminal: Terminal) ->
     try:
         saved = json.loads((directory / _COMPARISON).read_text())
         runs: dict[str, str] = saved["runs"]
-        goal = target or saved["target"]
+        goal = target or saved.get("target")
         tables = {name: tomllib.loads(text) for name, text in runs.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{directory} is not a comparison of fedaf: it has no readable {_COMPARISON}.") from error

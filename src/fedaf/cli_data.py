@@ -24,6 +24,11 @@ DataDir = Annotated[Path, typer.Option(help="Folder that holds the data sets.")]
 Sheet = Annotated[
     Path | None, typer.Option(help="PNG file for the contact sheet. (default: NAME-contact-sheet.png here)")
 ]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(min=1, max=4096, help="Side image files are resized to. (default: 64, or their own if small)"),
+]
+MaxUnreadable = Annotated[float, typer.Option(min=0, max=1, help="Share of image files that may be unreadable.")]
 Mirror = Annotated[
     str | None, typer.Option(help="Take all files, by their names, from below this address; same checksums.")
 ]
@@ -58,7 +63,13 @@ def list_(data_dir: DataDir = _DATA_DIR) -> None:
 
 
 @app.command()
-def inspect(name: Name, data_dir: DataDir = _DATA_DIR, out: Sheet = None) -> None:
+def inspect(
+    name: Name,
+    data_dir: DataDir = _DATA_DIR,
+    image_size: ImageSize = None,
+    max_unreadable: MaxUnreadable = 0.01,
+    out: Sheet = None,
+) -> None:
     """Show what is in a data set: counts, colours, and some images of each class as a contact sheet."""
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
@@ -68,9 +79,9 @@ def inspect(name: Name, data_dir: DataDir = _DATA_DIR, out: Sheet = None) -> Non
     sheet = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', Path(name).stem)}-contact-sheet.png")
     if sheet.suffix.lower() != ".png":
         raise UserError(f"--out is {sheet}, but the contact sheet is a PNG picture; give a name that ends in .png.")
-    console = Console()
+    console = Console(emoji=False)
     with reading(console) as watch:
-        data = catalog.load(name, data_dir, watch=watch)
+        data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, watch=watch)
     train, test = (class_counts(split, data.num_classes) for split in (data.train, data.test))
     console.print(tables.counts_table("class", train, test, data.classes))
     if data.domains:

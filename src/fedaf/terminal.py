@@ -21,7 +21,7 @@ _MOST_CLIENTS = 50  # whose data are shown
 
 def print_line(console: Console, text: str) -> None:
     """One line as it is, however long."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Terminal:
@@ -33,7 +33,7 @@ class Terminal:
         level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING
         logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
         logging.getLogger("fedaf").setLevel(level)
-        self.console, self._verbose, self._quiet = Console(), verbose, quiet
+        self.console, self._verbose, self._quiet = Console(emoji=False), verbose, quiet
 
     def observer(self) -> "Observer":
         from fedaf.federation.observer import Observer
@@ -50,6 +50,11 @@ class Terminal:
 
         with reading(Console(quiet=True) if self._quiet else self.console) as watch:
             return prepare(config, watch=watch)
+
+    def say_where(self, folder: Path) -> None:
+        """Before the run: the directory that --resume takes if it is stopped."""
+        if not self._quiet:
+            print_line(self.console, f"Everything goes to {folder}.")
 
     def announce(self, experiment: "Experiment", *, with_split: bool = True) -> None:
         """Before the run: who holds what, and how long it will take if that is long."""

@@ -42,8 +42,9 @@ class LiveDownloads(PlainDownloads):
         self._task = TaskID(0)
 
     def began(self, what: str, done: int, total: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(binary_units=True))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        name = TextColumn("{task.description}", markup=False)
+        columns = (name, BarColumn(bar_width=24), DownloadColumn(binary_units=True), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=self._console, transient=True)
         self._task = self._progress.add_task(what, completed=done, total=total)
         self._progress.start()
 

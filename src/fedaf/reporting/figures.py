@@ -1,6 +1,7 @@
 """Pictures: learning curves, who holds what, the condensed images of a run; the images of a data set."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,36 @@ from PIL import Image
 from fedaf.data.dataset import DataSet
 from fedaf.data.statistics import spread
 from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
+from fedaf.protocol import UserError
 
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
 _DPI = 120
+_MOST_NAMES = 30  # of clients below an axis
+_LONGEST_NAME = 20
+_REPORTED = {
+    *("dataset", "partition", "alpha", "clients", "rounds", "seed", "method", "curve", "best_accuracy"),
+    *("last_accuracy", "seconds", "upload_bytes_per_client_round", "download_bytes_per_client_round"),
+}
 
 
 def read_result(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / RESULT).read_text())
+    """The figures of a finished run."""
+    path = run / RESULT
+    advice = f"delete it, and --resume {run} writes it again"
+    found = _read(path, advice)
+    if missing := sorted(_REPORTED - found.keys()):
+        raise UserError(f"{path} is damaged: it has no {', '.join(missing)}; {advice}.")
+    return found
+
+
+def _read(path: Path, advice: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); {advice}.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no table of names; {advice}.")
     return found
 
 
@@ -27,9 +50,12 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     figure, axes = _figure(6.4, 4.0)
     for result in results:
         rounds = range(1, len(result["curve"]) + 1)
-        axes.plot(rounds, result["curve"], marker="o", markersize=3, label=result["method"])
-    axes.set(xlabel="round", ylabel="test accuracy (%)", title=results[0]["dataset"])
-    axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.plot(rounds, result["curve"], marker="o", markersize=3, label=_plain(result["method"]))
+    axes.set(xlabel="round", ylabel="test accuracy (%)", title=_plain(results[0]["dataset"]))
+    if max(len(result["curve"]) for result in results) == 1:
+        axes.set_xticks([1])
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend()
     return _save(figure, path)
@@ -37,15 +63,24 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
 
 def bubbles(run: Path, path: Path) -> Path:
     """The split: a circle for each class of each client, its area by the samples."""
-    counts = json.loads((run / PARTITION).read_text())["counts"]
-    grid = np.array(list(counts.values()))
-    clients, classes = grid.shape
+    file, advice = run / PARTITION, "run it again in a new directory"
+    found = _read(file, advice)
+    try:
+        counts = found["counts"]
+        grid = np.array(list(counts.values()), np.float64)
+        clients, classes = grid.shape
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"{file} is damaged: it has no counts by client and class; {advice}.") from error
     figure, axes = _figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
     x, y = np.meshgrid(np.arange(clients), np.arange(classes), indexing="ij")
     axes.scatter(x.ravel(), y.ravel(), s=220 * grid.ravel() / grid.max(), alpha=0.7)
     axes.set(xlabel="client", ylabel="class", title="samples of each class")
-    for axis, count in ((axes.xaxis, clients), (axes.yaxis, classes)):
-        axis.set_ticks(range(0, count, 1 + count // 30))
+    axes.set_yticks(range(0, classes, 1 + classes // 30))
+    if clients <= _MOST_NAMES:
+        names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in counts]
+        axes.set_xticks(range(clients), [_plain(name) for name in names], rotation=90, fontsize=7)
+    else:
+        axes.set_xticks(range(0, clients, 1 + clients // 30))
     return _save(figure, path)
 
 
@@ -54,7 +89,17 @@ def gallery(run: Path, path: Path) -> Path | None:
     folder = run / CONDENSED
     if not (folder / INDEX).is_file():
         return None
-    index = json.loads((folder / INDEX).read_text())
+    advice = f"delete {folder} to go without its pictures"
+    index = _read(folder / INDEX, advice)
+    try:
+        labels, strips = _shared(folder, index)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"{folder / INDEX} does not fit the pictures beside it ({what}); {advice}.") from error
+    return _sheet(labels, strips, "condensed images by client and class", path) if strips else None
+
+
+def _shared(folder: Path, index: Mapping[str, Any]) -> tuple[list[str], list[np.ndarray]]:
     labels, strips, room = [], [], _GALLERY_ROWS
     for client, facts in sorted(index.items()):
         with Image.open(folder / f"{client}.png") as sheet:
@@ -66,7 +111,7 @@ def gallery(run: Path, path: Path) -> Path | None:
                 np.pad(pixels[row * step : (row + 1) * step - 1], ((0, 1), (0, 0), (0, 0)), constant_values=255)
             )
         room = max(0, room - len(facts["classes"]))
-    return _sheet(labels, strips, "condensed images by client and class", path)
+    return labels, strips
 
 
 def contact_sheet(data: DataSet, path: Path, *, columns: int = 10) -> Path:
@@ -94,13 +139,18 @@ def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path
     figure, axes = _figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
     axes.imshow(whole, interpolation="nearest")
     axes.set_xticks([])
-    names = [label.replace("$", r"\$") for label in labels]  # a name is no formula
-    axes.set_yticks([(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))], names, fontsize=7)
+    middles = [(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))]
+    axes.set_yticks(middles, [_plain(label) for label in labels], fontsize=7)
     axes.tick_params(length=0)
-    axes.set_title(title.replace("$", r"\$"), fontsize=9)
+    axes.set_title(_plain(title), fontsize=9)
     for side in axes.spines.values():
         side.set_visible(False)
     return _save(figure, path)
+
+
+def _plain(name: str) -> str:
+    """A name is no formula."""
+    return name.replace("$", r"\$")
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
@@ -113,5 +163,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    figure.savefig(path)
+    with warnings.catch_warnings():  # a box for a letter the font lacks says enough
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        figure.savefig(path)
     return path

@@ -101,9 +101,9 @@ class LiveProgress(Observer):
         self._clock.start(rounds, first_round)
         self._phases = phases + 1  # and the server's own work
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", markup=False),
             console=self._console,
         )
         self._task = self._progress.add_task(title, total=rounds, completed=first_round - 1, state=f"on {device}")

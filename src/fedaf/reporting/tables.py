@@ -11,7 +11,8 @@ from rich.table import Table
 
 from fedaf.data.partition import client_of_domain
 
-_MOST_CLASSES = 20
+_MOST_ROWS = 20
+_MOST_COLUMNS = 12  # of counts, in 80 characters
 
 
 def duration(seconds: float) -> str:
@@ -40,12 +41,12 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     classes = len(next(iter(counts.values())))
     table = Table(title="Who holds what (samples by class)", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("client", no_wrap=True)
-    headers = [str(c) for c in range(classes)] if classes <= _MOST_CLASSES else ["classes held"]
+    headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
     for header in [*headers, "all"]:
         table.add_column(header, justify="right", no_wrap=True)
     for client, row in counts.items():
-        held = [str(n) if n else "·" for n in row] if classes <= _MOST_CLASSES else [str(sum(n > 0 for n in row))]
-        table.add_row(client, *held, str(sum(row)))
+        held = [str(n) if n else "·" for n in row] if classes <= _MOST_COLUMNS else [str(sum(n > 0 for n in row))]
+        table.add_row(escape(client), *held, str(sum(row)))
     return table
 
 
@@ -55,7 +56,7 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
     table.add_column(kind, no_wrap=True)
     for header in ("train", "test"):
         table.add_column(header, justify="right", no_wrap=True)
-    if len(train) <= _MOST_CLASSES:
+    if len(train) <= _MOST_ROWS:
         rows = [(names[c] if names else str(c), train[c], test[c]) for c in range(len(train))]
     else:
         rows = [
@@ -77,9 +78,10 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
     first = results[0]
     split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
     split = _SPLITS.get(split, split)
-    title = f"{first['dataset']}, {first['clients']} clients, {split}, {first['rounds']} rounds, seed {first['seed']}"
+    clients, rounds = _counted(first["clients"], "client"), _counted(first["rounds"], "round")
+    title = f"{first['dataset']}, {clients}, {split}, {rounds}, seed {first['seed']}"
     goal = math.floor(min(r["best_accuracy"] for r in results)) if target is None else target
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("method", no_wrap=True)
     headers = ["best %", "last %", f"rounds to {goal:g} %", "up / client / round", "down / client / round", "time"]
     if len(results) == 1 and target is None:
@@ -97,11 +99,16 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
         ]
         if len(results) == 1 and target is None:
             cells.pop(2)
-        table.add_row(result["method"], *cells)
+        name = escape(result["method"])
+        table.add_row(name, *cells)
         if personal := result.get("personal"):
             accuracy = (f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}")
-            table.add_row(f"{result['method']} (own)", *accuracy, *("" for _ in cells[2:]))
+            table.add_row(f"{name} (own)", *accuracy, *("" for _ in cells[2:]))
     return table
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def rounds_to(curve: Sequence[float], target: float) -> str:
@@ -128,15 +135,16 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
     table = Table(title="Accuracy by domain in the best round, per cent", title_justify="left")
     table.add_column("method", no_wrap=True)
     for header in (*domains, "average"):
-        table.add_column(header, justify="right")
+        table.add_column(escape(header), justify="right")
     for result in results:
         values = [*result["best_accuracy_by_domain"].values(), result["best_accuracy"]]
-        table.add_row(result["method"], *(f"{value:.2f}" for value in values))
+        method = escape(result["method"])
+        table.add_row(method, *(f"{value:.2f}" for value in values))
         personal = result.get("personal")
         if personal and result["partition"] == "domain":  # then clients are domains
             own = [personal["best_by_client"].get(client_of_domain(name)) for name in domains]
             cells = ["·" if value is None else f"{value:.2f}" for value in own]  # who was away in that round
-            table.add_row(f"{result['method']} (own)", *cells, f"{personal['best_accuracy']:.2f}")
+            table.add_row(f"{method} (own)", *cells, f"{personal['best_accuracy']:.2f}")
     return table
 
 

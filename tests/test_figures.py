@@ -1,0 +1,143 @@
+"""Tables and pictures of runs whose names are anything, and whose files may be damaged."""
+
+import io
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from rich.console import Console
+
+from fedaf.errors import UserError
+from fedaf.reporting import figures
+from fedaf.reporting.progress import LiveProgress
+from fedaf.reporting.tables import domains_table, partition_table, results_table
+
+ODD = ["folder:a$_$b", "folder:a[/b]c", "folder:a[bold]c", "folder:日本"]
+
+
+def a_result(*, curve: tuple[float, ...] = (50.0,), **more) -> dict:
+    facts = {"dataset": "d", "method": "m", "clients": 2, "alpha": None, "partition": "iid", "seed": 0, "seconds": 1.0}
+    sizes = {"upload_bytes_per_client_round": 2048.0, "download_bytes_per_client_round": 10.0}
+    ends = {"rounds": len(curve), "best_accuracy": max(curve), "last_accuracy": curve[-1], "curve": list(curve)}
+    return {**facts, **sizes, **ends, **more}
+
+
+def shown(table) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200, emoji=False).print(table)
+    return out.getvalue()
+
+
+@pytest.fixture
+def saved(monkeypatch) -> list[Figure]:
+    """The figures that were drawn, in order."""
+    drawn: list[Figure] = []
+    draw = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, path: (drawn.append(self), draw(self, path))[1])
+    return drawn
+
+
+def x_ticks(figure: Figure) -> list[str]:
+    return [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_any_name_is_shown_as_it_is(tmp_path, name):
+    own = {"best_accuracy": 1.0, "last_accuracy": 1.0, "best_by_client": {}}
+    result = a_result(
+        dataset=name, method=name, partition="domain", personal=own, best_accuracy_by_domain={name: 50.0, "b": 2.0}
+    )
+    lines = shown(results_table([result])).splitlines()
+    assert lines[0].startswith(f"{name}, 2 clients")
+    assert sum(f"{name} (own)" in line for line in lines) == 1
+    assert shown(domains_table([result])).count(name) == 3
+    assert name in shown(partition_table({name: [1, 2]}))
+    assert figures.curves([result], tmp_path / "curves.png").is_file()
+
+
+def test_the_live_display_shows_any_name_as_it_is():
+    out = io.StringIO()
+    live = LiveProgress(Console(file=out, force_terminal=True, width=200, emoji=False))
+    live.started(title="fedaf on folder:a[/b]c", rounds=1, first_round=1, phases=1, device="cpu")
+    live.phase_started("train", 1)
+    live.progressed("client[/x]", 1, 2)
+    live.ended()
+    assert "folder:a[/b]c" in out.getvalue()
+    assert "client[/x]" in out.getvalue()
+
+
+def test_one_of_a_kind_is_singular():
+    assert "d, 1 client, iid, 1 round, seed 0" in shown(results_table([a_result(clients=1)]))
+    assert "d, 2 clients, iid, 2 rounds, seed 0" in shown(results_table([a_result(curve=(1.0, 2.0))]))
+
+
+def test_the_split_shows_each_class_as_long_as_they_fit():
+    assert "classes held" not in shown(partition_table({"a": [1] * 12}))
+    assert "classes held" in shown(partition_table({"a": [1] * 13}))
+
+
+def test_a_curve_of_one_round_has_one_tick(tmp_path, saved):
+    figures.curves([a_result()], tmp_path / "one.png")
+    figures.curves([a_result(), a_result(curve=(1.0, 2.0, 3.0))], tmp_path / "three.png")
+    assert list(saved[0].axes[0].get_xticks()) == [1]
+    assert {1, 2, 3} <= set(saved[1].axes[0].get_xticks())
+
+
+def test_a_letter_that_the_font_lacks_is_no_warning(tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figures.curves([a_result(dataset="日本")], tmp_path / "curves.png")
+    assert caught == []
+
+
+def write_split(run: Path, names: list[str]) -> None:
+    (run / "partition.json").write_text(json.dumps({"counts": {name: [3, 0, 5] for name in names}}))
+
+
+def test_the_split_is_drawn_with_the_names_of_few_clients(tmp_path, saved):
+    write_split(tmp_path, ["a$_$b", "x" * 64, *(f"client-{n}" for n in range(28))])
+    figures.bubbles(tmp_path, tmp_path / "few.png")
+    assert x_ticks(saved[0])[:3] == [r"a\$_\$b", "x" * 19 + "…", "client-0"]
+    assert len(x_ticks(saved[0])) == 30
+    write_split(tmp_path, [f"client-{n}" for n in range(31)])
+    figures.bubbles(tmp_path, tmp_path / "many.png")
+    assert x_ticks(saved[1])[1] == "2"
+
+
+DAMAGE = [b"", b'{"curve": [1', b"\xff\xfe\x00", b"[]", b"null"]
+
+
+@pytest.mark.parametrize("content", [*DAMAGE, b"{}"])
+def test_a_damaged_result_is_named(tmp_path, content):
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"result\.json .*--resume"):
+        figures.read_result(tmp_path)
+
+
+@pytest.mark.parametrize("content", [*DAMAGE, b"{}", b'{"counts": {"a": [1, 2], "b": [1]}}', b'{"counts": []}'])
+def test_a_damaged_split_is_named(tmp_path, content):
+    (tmp_path / "partition.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"partition\.json"):
+        figures.bubbles(tmp_path, tmp_path / "partition.png")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *DAMAGE,
+        b'{"a": {}}',
+        b'{"a": 1}',
+        b'{"a": {"classes": 3, "height": 2}}',
+        b'{"b": {"classes": [0], "height": 2}}',
+    ],
+)
+def test_a_damaged_index_of_images_is_named(tmp_path, content):
+    folder = tmp_path / "condensed"
+    folder.mkdir()
+    Image.new("L", (5, 2)).save(folder / "a.png")
+    (folder / "index.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"index\.json"):
+        figures.gallery(tmp_path, tmp_path / "condensed.png")
