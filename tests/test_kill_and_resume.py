@@ -156,15 +156,15 @@ def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, t
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     fedaf_run = [sys.executable, "-m", "fedaf", "run"]
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        [*fedaf_run, *flags, *sets, "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background may have it ignored
+    try:
+        line = [*fedaf_run, *flags, *sets, "--out", str(out)]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(b"round 1/3"):
+    for text in process.stdout:
+        if text.startswith(b"round 1/3"):
             process.send_signal(signal.SIGINT)
             break
     _, errors = process.communicate(timeout=60)
