@@ -71,7 +71,7 @@ def test_the_frozen_networks_are_in_eval_mode_and_keep_their_statistics():
         network.load_state_dict(weights)
         tap = Tap(network, TASK, ENGINE.device)
         network(pixels(held))
-        return tap.features
+        return tap.take()
 
     z = features(live(method).state_dict(), training=True)
     near, far = (F.cosine_similarity(z, features(weights, training=False)) for weights in (ask.tensors, state))
@@ -170,7 +170,7 @@ def test_with_a_head_the_contrast_is_on_its_output(named):
     tap = Tap(model, TASK, ENGINE.device, method.classifier)
     assert tap.classifier == "classifier.3"
     model(pixels(shard(6)))
-    assert tap.features.shape == (6, 5)
+    assert tap.take().shape == (6, 5)
     running = Play(method, SHARDS)
     for _ in range(2):
         running.round()

@@ -24,7 +24,7 @@ def weights_of(method, seed: int) -> dict[str, Tensor]:
 def features_of(model: nn.Module, images: Tensor) -> Tensor:
     tap = Tap(model, TASK, ENGINE.device)
     model(images)
-    return tap.features
+    return tap.take()
 
 
 class Case:

@@ -7,6 +7,7 @@ report only, and the mean accuracy of the personal models on their clients' own 
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -43,16 +44,16 @@ def batch_norm_tensors(model: nn.Module) -> set[str]:
 class Fit(averaging.Fit):
     """Down and up: the model without its BatchNorm layers, which the client keeps."""
 
+    method: "FedBN"
+
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        own = batch_norm_tensors(self.method.build_model(server.key))
-        return Payload({name: t for name, t in server.model.items() if name not in own})
+        return Payload({name: t for name, t in server.model.items() if name not in self.method.own})
 
     def load(self, model: nn.Module, ask: Payload, client: Client) -> None:
         personalise(model, ask.tensors, client)
 
     def keep(self, model: nn.Module, ask: Payload, client: Client) -> Tensors:
-        own = batch_norm_tensors(model)
-        return {name: t for name, t in model.state_dict().items() if name in own}
+        return {name: t for name, t in model.state_dict().items() if name in self.method.own}
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         return _averaged(server, {name: reply.tensors for name, reply in replies.items()})
@@ -71,10 +72,7 @@ class Evaluate(Phase):
         return Fit(self.method).ask(server, client_id)
 
     def schema(self, ask: Payload) -> Schema:
-        model = self.method.build_model(Key(0))
-        own = batch_norm_tensors(model)
-        template = {name: t for name, t in model.state_dict().items() if name in own}
-        return Schema(like(template), {"accuracy": Number(float, 0, 100)})
+        return Schema(like(self.method.own), {"accuracy": Number(float, 0, 100)})
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         test = client.shard.test
@@ -92,6 +90,13 @@ class Evaluate(Phase):
 
 class FedBN(AveragingMethod):
     Fit = Fit
+
+    @cached_property
+    def own(self) -> Tensors:
+        """The tensors that stay with a client, as a model is built with them."""
+        model = self.build_model(Key(0))
+        names = batch_norm_tensors(model)
+        return {name: t for name, t in model.state_dict().items() if name in names}
 
     @property
     def evaluation(self) -> Phase:

@@ -55,7 +55,7 @@ class Fit(averaging.Fit):
             ce = F.cross_entropy(model(images), labels)
             with torch.no_grad():
                 z_global, z_previous = (frozen(weights, images)[0] for weights in others)
-            con = model_contrast(tap.features, z_global, z_previous, options.temperature)
+            con = model_contrast(tap.take(), z_global, z_previous, options.temperature)
             return {"ce": ce, "con": options.mu * con}
 
         return loss

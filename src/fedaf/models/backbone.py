@@ -23,10 +23,8 @@ class Backbone:
     def __init__(self, model: nn.Module, task: Task, device: torch.device, classifier: str | None = None) -> None:
         self.model = copy.deepcopy(model).to(device).eval().requires_grad_(False)
         self._batch_norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
-        self._features: Tensor | None = None
+        self._tap = Tap(self.model, task, device, classifier)
         example = torch.zeros(1, *task.image_shape, device=device, requires_grad=True)
-        name = find_classifier(self.model, example, classifier)
-        self.model.get_submodule(name).register_forward_pre_hook(self._remember, with_kwargs=True)
         self.activation_bytes = _activation_bytes(self.model, example)
 
     def __call__(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> tuple[Tensor, Tensor]:
@@ -40,16 +38,11 @@ class Backbone:
             logits = functional_call(self.model, dict(weights), (images,))
         finally:
             self.model.eval()
-        features, self._features = self._features, None
-        assert features is not None
-        return features.flatten(1), logits
-
-    def _remember(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        self._features = (*inputs, *named.values())[0]
+        return self._tap.take(), logits
 
 
 class Tap:
-    """A network that is being trained, seen the same way: ``features`` are those of its last forward pass."""
+    """Takes the features of any network as it is called, in training too."""
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device, classifier: str | None = None) -> None:
         training = model.training
@@ -60,10 +53,11 @@ class Tap:
         self._features: Tensor | None = None
         model.get_submodule(self.classifier).register_forward_pre_hook(self._remember, with_kwargs=True)
 
-    @property
-    def features(self) -> Tensor:
-        assert self._features is not None, "the network has not been called yet"
-        return self._features.flatten(1)
+    def take(self) -> Tensor:
+        """The features [N, D] of the last forward pass, once: they are not held any longer."""
+        features, self._features = self._features, None
+        assert features is not None, "the network has not been called"
+        return features.flatten(1)
 
     def _remember(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         self._features = (*inputs, *named.values())[0]
