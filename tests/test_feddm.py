@@ -23,7 +23,13 @@ def networks(round: int, *, rho: float = 5.0):
     model = method.build_model(Key(7))
     weights = model.state_dict()
     ask = Payload(weights, {"resample_key": 1, "round": round})
-    return weights, phase.networks(ask, weights, FreshWeights(model), Key(1))
+    steps = phase.networks(ask, weights, FreshWeights(model), Key(1))
+
+    def at(step: int):
+        steps.draw(step)
+        return steps.weights()
+
+    return weights, at
 
 
 def distance(a, b) -> float:

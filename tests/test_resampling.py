@@ -1,8 +1,10 @@
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaf.condensation.resampling import perturb, resample
+from fedaf.condensation.resampling import Blended, Perturbed
 from fedaf.models.registry import build
 from fedaf.models.weights import FreshWeights, initialise
 from fedaf.protocol import Key, Task
@@ -23,11 +25,18 @@ def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().clone() for name, t in tensors.items()}
 
 
+def blend(model: nn.Module, gamma: float, weights: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The network of step 1 for the key 0."""
+    networks = Blended(weights or model.state_dict(), FreshWeights(model), Key(0), gamma)
+    networks.draw(1)
+    return networks.weights()
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
 def test_statistics_are_always_the_global_ones(gamma: float) -> None:
     model = model_of(0)
     weights = model.state_dict()
-    blended = resample(weights, FreshWeights(model)(Key(1)), gamma)
+    blended = blend(model, gamma)
     assert set(blended) == set(weights)
     for name in weights:
         if name.endswith(STATISTICS):
@@ -37,31 +46,42 @@ def test_statistics_are_always_the_global_ones(gamma: float) -> None:
 
 def test_gamma_zero_gives_exactly_the_fresh_parameters() -> None:
     model = model_of(0)
-    fresh = FreshWeights(model)(Key(1))
-    blended = resample(model.state_dict(), fresh, 0.0)
-    assert all(torch.equal(blended[name], fresh[name]) for name in fresh)
+    fresh = FreshWeights(model)(Key(0).fold(1))
+    assert all(torch.equal(blend(model, 0.0)[name], w) for name, w in fresh.items())
 
 
 def test_gamma_one_gives_exactly_the_global_parameters() -> None:
     model = model_of(0)
-    blended = resample(model.state_dict(), FreshWeights(model)(Key(1)), 1.0)
-    assert all(torch.equal(blended[name], w) for name, w in model.state_dict().items())
+    assert all(torch.equal(blend(model, 1.0)[name], w) for name, w in model.state_dict().items())
 
 
 def test_gamma_weighs_the_global_parameters() -> None:
-    weights = {"a": torch.tensor([8.0, -4.0]), "statistic": torch.tensor([7.0])}
-    fresh = {"a": torch.tensor([0.0, 4.0])}
-    assert resample(weights, fresh, 0.5)["a"].tolist() == [4.0, 0.0]
-    assert resample(weights, fresh, 0.75)["a"].tolist() == [6.0, -2.0]
-
-
-def test_resampling_writes_into_neither_model() -> None:
     model = model_of(0)
-    weights, fresh = model.state_dict(), FreshWeights(model)(Key(1))
-    before = copied(weights), copied(fresh)
-    resample(weights, fresh, 0.5)
-    for now, then in zip((weights, fresh), before, strict=True):
-        assert all(torch.equal(now[name], then[name]) for name in then)
+    weights, fresh, blended = model.state_dict(), FreshWeights(model)(Key(0).fold(1)), blend(model, 0.75)
+    for name, w in fresh.items():
+        torch.testing.assert_close(blended[name], 0.75 * weights[name] + 0.25 * w)
+
+
+def test_resampling_does_not_write_into_the_model() -> None:
+    model = model_of(0)
+    before = copied(model.state_dict())
+    blend(model, 0.5)
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+
+
+def test_the_weights_of_a_step_are_computed_from_tensors_that_stay_where_they_are() -> None:
+    """Repeating the computation after another draw, and nothing else, gives the network of that draw."""
+    model = model_of(0)
+    networks = Blended(model.state_dict(), FreshWeights(model), Key(0), 0.5)
+    networks.draw(1)
+    compute = networks.weights
+    first = compute()
+    networks.draw(2)
+    second = compute()
+    networks.draw(1)
+    name = "features.4.weight"
+    assert not torch.isclose(first[name], second[name]).any()
+    assert torch.equal(compute()[name], first[name])
 
 
 def test_the_same_key_gives_the_same_fresh_parameters_whatever_came_before() -> None:
@@ -81,12 +101,39 @@ def test_another_key_gives_other_fresh_parameters() -> None:
         assert not torch.isclose(first[name], other[name]).any()
 
 
-def test_fresh_parameters_are_those_of_a_newly_initialised_network_without_its_statistics() -> None:
-    model = model_of(0)
-    fresh = copied(FreshWeights(model)(Key(5)))
-    new = dict(initialise(model_of(3), Key(5)).named_parameters())
+class Orthogonal(nn.Linear):
+    """Draws its parameters in a way that is no plain distribution."""
+
+    def reset_parameters(self) -> None:
+        nn.init.orthogonal_(self.weight)
+        nn.init.constant_(self.bias, 2.0)
+
+
+def test_parameters_that_follow_no_plain_distribution_are_those_of_a_newly_initialised_network() -> None:
+    model = nn.Sequential(Orthogonal(4, 4), nn.Linear(4, 2))
+    fresh = FreshWeights(model)(Key(5))
+    new = dict(initialise(copy.deepcopy(model), Key(5)).named_parameters())
     assert set(fresh) == set(new)
     assert all(torch.equal(fresh[name], new[name]) for name in new)
+    torch.testing.assert_close(fresh["0.weight"] @ fresh["0.weight"].T, torch.eye(4))
+
+
+@pytest.mark.parametrize("name", ["convnet", "resnet18"])
+def test_fresh_parameters_are_distributed_as_in_a_newly_initialised_network(name: str) -> None:
+    task = Task("cifar10", 3, 32, 32, 10, mean=(0.5,) * 3, std=(0.25,) * 3)
+    model = build(name, task, Key(0), depth=3, width=64, norm="batch")
+    fresh, new = FreshWeights(model)(Key(5)), dict(initialise(model, Key(6)).requires_grad_(False).named_parameters())
+    assert set(fresh) == set(new)
+    for parameter, w in new.items():
+        drawn = fresh[parameter]
+        assert (drawn.shape, drawn.stride()) == (w.shape, w.stride())
+        if w.numel() < 1000 or w.std() == 0:
+            assert drawn.abs().max() <= 1.2 * w.abs().max() + 1e-6
+            assert (drawn.std() == 0) == (w.std() == 0)
+            continue
+        ranks = torch.linspace(0.01, 0.99, 25)
+        ours, theirs = (torch.quantile(t.flatten()[:100_000], ranks) for t in (drawn, w))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.15 * float(w.std()))
 
 
 def test_fresh_weights_leave_the_global_random_state_alone() -> None:
@@ -105,18 +152,21 @@ def test_fresh_weights_leave_the_given_model_alone() -> None:
 
 
 def test_a_perturbation_has_the_length_rho_over_all_parameters_together() -> None:
-    weights = {"a": torch.zeros(2), "b": torch.zeros(1), "running_mean": torch.ones(1)}
-    moved = perturb(weights, {"a": torch.tensor([2.0, 0.0]), "b": torch.tensor([-1.5])}, 5.0)
-    torch.testing.assert_close(moved["a"], torch.tensor([4.0, 0.0]))
-    torch.testing.assert_close(moved["b"], torch.tensor([-3.0]))
-    assert torch.equal(moved["running_mean"], weights["running_mean"])
+    model = model_of(0)
+    weights = model.state_dict()
+    networks = Perturbed(weights, FreshWeights(model), Key(0), 5.0)
+    for step in (0, 1):
+        networks.draw(step)
+        moved = networks.weights()
+        assert set(moved) == set(weights)
+        change = torch.cat([(moved[name] - w).flatten() for name, w in weights.items() if "running" not in name])
+        assert change.norm() == pytest.approx(5.0, rel=1e-5)
+        assert all(torch.equal(moved[name], w) for name, w in weights.items() if name.endswith(STATISTICS))
 
 
 def test_gaussian_directions_are_keyed_and_standard_normal() -> None:
     fresh = FreshWeights(build("convnet", TASK, Key(0), depth=2, width=64, norm="batch"))
-    one = torch.cat([g.flatten() for g in fresh.gaussian(Key(1)).values()])
-    again = torch.cat([g.flatten() for g in fresh.gaussian(Key(1)).values()])
-    other = torch.cat([g.flatten() for g in fresh.gaussian(Key(2)).values()])
+    one, again, other = (fresh.gaussian(Key(k)).clone() for k in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert abs(float(one.mean())) < 0.02

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.condensation.augmentation import AUGMENTATIONS, augment
+from fedaf.condensation import augmentation
+from fedaf.condensation.augmentation import AUGMENTATIONS, draws_of
 from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
@@ -170,6 +171,10 @@ def test_training_tells_its_progress_and_stops_at_the_deadline() -> None:
             engine=late,
         )
     assert told == [(1, 3)]
+
+
+def augment(images: Tensor, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
+    return augmentation.augment(images, names, torch.rand(len(images), draws_of(names), generator=generator))
 
 
 def pictures(count: int, size: int = 8) -> Tensor:

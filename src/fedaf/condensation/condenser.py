@@ -1,11 +1,11 @@
 """The condensation loop, for any number of clients at once.
 
 With one network for all clients of a step and running statistics in its BatchNorm, the loss is a sum over
-(client, class) pairs that do not touch each other. So the pairs of all clients are laid side by side and go through
-the network together; the result for each is that of condensing it alone.
+(client, class) pairs that do not touch each other. So the pairs of several clients are laid side by side and go
+through the network together; the result for each is that of condensing it alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +13,12 @@ from torch import Tensor
 
 from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
 from fedaf.condensation.options import CondensationOptions
+from fedaf.condensation.resampling import Networks
 from fedaf.data.pixels import normalise
 from fedaf.models.backbone import Backbone
 from fedaf.protocol import Engine, Key, Shard, Task, Tensors
+
+_MOST_PAIRS = 64  # at a time; a GPU is busy with fewer
 
 
 @dataclass(frozen=True)
@@ -41,156 +44,221 @@ class Condensed:
     gradient_ratio: float
 
 
+@dataclass(frozen=True)
+class Objective:
+    """L_loc = L_DM + lambda_loc * SWD, under the networks of a round. With ``match_logits`` L_DM counts the mean
+    logits too, beside the mean features."""
+
+    backbone: Backbone
+    networks: Networks
+    lambda_loc: float = 0.0
+    match_logits: bool = False
+
+
 def condense(
-    jobs: Sequence[Job],
-    *,
-    backbone: Backbone,
-    weights_at: Callable[[int], Tensors],
-    options: CondensationOptions,
-    task: Task,
-    engine: Engine,
-    lambda_loc: float = 0.0,
-    match_logits: bool = False,
-) -> list[Condensed]:
-    """Minimise L_loc = L_DM + lambda_loc * SWD over the images of all jobs with ``options.local_steps`` steps of SGD,
-    the network of each step having the weights ``weights_at(step)``. With ``match_logits`` L_DM counts the mean logits
-    too, beside the mean features."""
-    device = engine.device
-    owners = torch.tensor([j for j, job in enumerate(jobs) for _ in job.classes], device=device)
-    images = torch.cat([job.images.to(device) for job in jobs])
-    velocity = torch.zeros_like(images)
-    pairs = _Pairs(jobs, owners, options, lambda_loc, match_logits, task, device)
-    slices = _Slices(jobs, engine, options, backbone.activation_bytes)
-    measured = torch.zeros(3, len(jobs), device=device)
+    jobs: Sequence[Job], objective: Objective, *, options: CondensationOptions, task: Task, engine: Engine
+) -> Iterator[Condensed]:
+    """Minimise the objective over the images of all jobs with ``options.local_steps`` steps of SGD. Jobs are worked on
+    in groups that fit the memory; their results come in order, as groups are done."""
+    groups = list(_groups(jobs, objective.backbone, options, engine))
+    rooms = [Room.of(group) for group in groups]
+    if options.bn_mode == "eval":  # pairs do not touch each other, so all groups get the same room, and one recording
+        rooms = [Room.for_all(rooms)] * len(groups)
+    steps, work = options.local_steps, None
+    for number, (group, room) in enumerate(zip(groups, rooms, strict=True)):
+        if not steps or not any(job.classes for job in group):
+            yield from (Condensed(job.images, 0.0, 0.0, 0.0) for job in group)
+            continue
+        if work is None or work.room != room:
+            work = Condensation(room, objective, options=options, task=task, engine=engine)
+        work.load(group)
+        for step in range(steps):
+            work.draw(step)
+            if step == steps - 1:
+                work.measure()
+            work.move()
+            engine.tick(number * steps + step + 1, len(groups) * steps)
+        yield from work.results()
 
-    for step in range(options.local_steps if len(owners) else 0):
-        last = step == options.local_steps - 1
-        weights = weights_at(step)
-        draws = pairs.draw()
-        gradient = torch.empty_like(images)
-        for part in slices:
-            terms = pairs.terms(backbone, weights, images[part], draws[part], part)
-            gradient[part] = torch.autograd.grad(terms.total, terms.images, retain_graph=last)[0]
-            if last:
-                measured += pairs.measure(terms, part, len(jobs))
+
+def _groups(
+    jobs: Sequence[Job], backbone: Backbone, options: CondensationOptions, engine: Engine
+) -> Iterator[list[Job]]:
+    """Whole clients, whose images and gradients fit the memory together: one where BatchNorm takes batch statistics,
+    which must not mix clients."""
+    pair_bytes = options.ipc * backbone.activation_bytes
+    fit = next((part.stop for part in engine.chunks(_MOST_PAIRS, pair_bytes)), 1)
+    group: list[Job] = []
+    for job in jobs:
+        pairs = len(job.classes) + sum(len(other.classes) for other in group)
+        if group and (options.bn_mode == "batch" or pairs > fit):
+            yield group
+            group = []
+        group.append(job)
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class Room:
+    """Place for a group of clients: so many clients, pairs and real images."""
+
+    clients: int
+    pairs: int
+    images: int
+    guided: bool
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> "Room":
+        images = sum(job.shard.counts[label] for job in jobs for label in job.classes)
+        guided = all(job.targets is not None for job in jobs)
+        return cls(len(jobs), sum(len(job.classes) for job in jobs), images, guided)
+
+    @classmethod
+    def for_all(cls, rooms: Iterable["Room"]) -> "Room":
+        rooms = list(rooms)
+        return cls(
+            max(room.clients for room in rooms),
+            max(room.pairs for room in rooms),
+            max(room.images for room in rooms),
+            all(room.guided for room in rooms),
+        )
+
+
+class Condensation:
+    """A group of clients at work. Everything lies in tensors that stay where they are, so that ``move`` can be recorded
+    once and replayed: for every step, and for every group that has the same room. Pairs that a group leaves empty
+    compute nothing of use, and nobody reads it."""
+
+    def __init__(
+        self, room: Room, objective: Objective, *, options: CondensationOptions, task: Task, engine: Engine
+    ) -> None:
+        self.room, self._objective, self._options, self._task, self._engine = room, objective, options, task, engine
+        device, pairs = engine.device, room.pairs
+        self._pool = torch.zeros(room.images, *task.image_shape, dtype=torch.uint8, device=device)
+        self._starts = torch.zeros(pairs, 1, dtype=torch.int64, device=device)
+        self._counts = torch.ones(pairs, 1, dtype=torch.int64, device=device)
+        self._owners = torch.zeros(pairs, dtype=torch.int64, device=device)
+        self._uniform = torch.zeros(pairs, options.real_batch, device=device)
+        self._targets = torch.zeros(pairs, 1, task.num_classes, device=device) if room.guided else None
+        self._images = torch.zeros(pairs, options.ipc, *task.image_shape, device=device)
+        self._velocity = torch.zeros_like(self._images)
+        self._jobs: Sequence[Job] = ()
+        self._generators: list[torch.Generator] = []
+        self._measured = torch.zeros(3, pairs)
+        self.move = engine.repeated(self._move)
+
+    def load(self, jobs: Sequence[Job]) -> None:
+        """Take in a group of clients."""
+        self._jobs, self._generators = jobs, [job.key.fold("draws").torch(self._engine.device) for job in jobs]
+        self._starts.zero_()
+        self._counts.fill_(1)
+        self._owners.fill_(self.room.clients)  # nobody's, unless a pair is taken
+        self._velocity.zero_()
+        pair = row = 0
+        for number, job in enumerate(jobs):
+            taken = slice(pair, pair + len(job.classes))
+            self._images[taken] = job.images.to(self._images)
+            self._owners[taken] = number
+            if self._targets is not None and job.targets is not None:
+                self._targets[taken, 0] = job.targets.to(self._targets)
+            for label in job.classes:
+                mine = job.shard.images[job.shard.rows_of(label)]
+                self._pool[row : row + len(mine)] = mine
+                self._starts[pair], self._counts[pair] = row, len(mine)
+                pair, row = pair + 1, row + len(mine)
+
+    def draw(self, step: int) -> None:
+        """Choose the network of a step, and its real images: each client's from its own key, with replacement."""
+        self._objective.networks.draw(step)
+        pair = 0
+        for job, generator in zip(self._jobs, self._generators, strict=True):
+            self._uniform[pair : pair + len(job.classes)].uniform_(generator=generator)
+            pair += len(job.classes)
+
+    def measure(self) -> None:
+        """Keep what the losses of all pairs and their gradients are, before a step is made."""
+        measured = []
+        for terms in self._terms():
+            dm, cdc = terms.dm.sum(), terms.cdc.sum()
+            ratio = torch.zeros_like(terms.dm)
+            if self._targets is not None:
+                by_dm, by_cdc = (
+                    torch.autograd.grad(term, terms.images, retain_graph=term is dm)[0].flatten(1).norm(dim=1)
+                    for term in (dm, cdc)
+                )
+                ratio = self._objective.lambda_loc * by_cdc / by_dm.clamp(min=1e-30)
+            measured.append(torch.stack([terms.dm.detach(), terms.cdc.detach(), ratio]))
+        self._measured = torch.cat(measured, 1)
+
+    def results(self) -> Iterator[Condensed]:
+        """What the clients of the group get, in order."""
+        measured, images, pair = self._measured.cpu(), self._images.cpu(), 0
+        for job in self._jobs:
+            mine = slice(pair, pair + len(job.classes))
+            dm, cdc, ratio = (measured[:, mine].sum(1) / max(1, len(job.classes))).tolist()
+            yield Condensed(images[mine].clone(), dm, cdc, ratio)
+            pair = mine.stop
+
+    def _move(self) -> None:
+        options = self._options
+        gradient = torch.cat([torch.autograd.grad(terms.total, terms.images)[0] for terms in self._terms()])
         if options.image_clip is not None:
-            gradient *= _clip_factors(gradient, owners, len(jobs), options.image_clip)
-        velocity.mul_(options.image_momentum).add_(gradient)
-        images.sub_(velocity, alpha=options.image_lr)
-        engine.tick(step + 1, options.local_steps)
+            gradient *= _clip_factors(gradient, self._owners, self.room.clients + 1, options.image_clip)
+        self._velocity.mul_(options.image_momentum).add_(gradient)
+        self._images.sub_(self._velocity, alpha=options.image_lr)
 
-    sizes = [len(job.classes) for job in jobs]
-    dm, cdc, ratio = measured.cpu().tolist()
-    return [
-        Condensed(part, dm[j], cdc[j], ratio[j]) for j, part in enumerate(torch.split(images.detach().cpu(), sizes))
-    ]
+    def _terms(self) -> Iterator["_Terms"]:
+        """The losses of the pairs, in slices that fit the memory, each with a graph back to its images."""
+        objective, ipc, batch = self._objective, self._options.ipc, self._options.real_batch
+        weights = objective.networks.weights()
+        real = self._real(weights)
+        for part in self._slices(self.room.pairs, ipc):
+            images = self._images[part].detach().requires_grad_()
+            features, logits = (each.unflatten(0, (-1, ipc)) for each in self._outputs(weights, images.flatten(0, 1)))
+            real_features, real_logits = (each.unflatten(0, (-1, batch))[part] for each in real)
+            dm = distribution_matching(real_features, features)
+            if objective.match_logits:
+                dm = dm + distribution_matching(real_logits, logits)
+            cdc = torch.zeros_like(dm)
+            if self._targets is not None:
+                local = logits.mean(1, keepdim=True, dtype=torch.float32)
+                cdc = sliced_wasserstein(local, self._targets[part])
+            yield _Terms(images, dm, cdc, (dm + objective.lambda_loc * cdc).sum())
+
+    @torch.no_grad()
+    def _real(self, weights: Tensors) -> tuple[Tensor, Tensor]:
+        """Features and logits of the real images of the step, all pairs one after the other."""
+        task = self._task
+        picks = (self._uniform * self._counts).long().minimum(self._counts - 1)
+        rows = (self._starts + picks).flatten()
+        outputs = [
+            self._outputs(weights, normalise(self._pool[rows[part]], task.mean, task.std))
+            for part in self._slices(len(rows), 1)
+        ]
+        features, logits = zip(*outputs, strict=True)
+        return torch.cat(features), torch.cat(logits)
+
+    def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
+        with self._engine.arithmetic():
+            return self._objective.backbone(weights, images, batch_statistics=self._options.bn_mode == "batch")
+
+    def _slices(self, count: int, images: int) -> Iterator[slice]:
+        """Cut ``count`` items of so many images each to the memory; not where they share batch statistics."""
+        if self._options.bn_mode == "batch":
+            yield slice(0, count)
+        else:
+            yield from self._engine.chunks(count, images * self._objective.backbone.activation_bytes)
 
 
 @dataclass(frozen=True)
 class _Terms:
+    """Of some pairs: their images, each loss as a vector over pairs, and the sum that is minimised."""
+
     images: Tensor
     dm: Tensor
     cdc: Tensor
     total: Tensor
-
-
-class _Pairs:
-    """All (client, class) pairs side by side: one pool of real images, and for each pair the rows it draws from."""
-
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        owners: Tensor,
-        options: CondensationOptions,
-        lambda_loc: float,
-        match_logits: bool,
-        task: Task,
-        device: torch.device,
-    ) -> None:
-        self._owners, self._lambda, self._match_logits, self._task = owners, lambda_loc, match_logits, task
-        self._batch, self._ipc, self._batch_statistics = options.real_batch, options.ipc, options.bn_mode == "batch"
-        self._sizes = [len(job.classes) for job in jobs]
-        self._generators = [job.key.fold("draws").torch(device) for job in jobs]
-        self._pool = torch.cat([job.shard.images.to(device) for job in jobs])
-        rows: list[Tensor] = []
-        starts: list[int] = []
-        counts: list[int] = []
-        offset = 0
-        for job in jobs:
-            for label in job.classes:
-                mine = job.shard.rows_of(label) + offset
-                starts.append(sum(counts))
-                counts.append(len(mine))
-                rows.append(mine)
-            offset += len(job.shard)
-        self._rows = torch.cat([*rows, torch.empty(0, dtype=torch.int64)]).to(device)
-        self._starts = torch.tensor(starts, device=device, dtype=torch.int64).unsqueeze(1)
-        self._counts = torch.tensor(counts, device=device, dtype=torch.int64).unsqueeze(1)
-        with_targets = [job.targets for job in jobs if job.targets is not None]
-        self._targets = torch.cat(with_targets).to(device) if len(with_targets) == len(jobs) else None
-
-    def draw(self) -> Tensor:
-        """Row numbers [pairs, real_batch] of real images, each client's from its own key, with replacement."""
-        uniform = torch.cat(
-            [
-                torch.rand(size, self._batch, generator=generator, device=generator.device)
-                for size, generator in zip(self._sizes, self._generators, strict=True)
-            ]
-        )
-        picks = (uniform * self._counts).long().minimum(self._counts - 1)
-        return self._rows[self._starts + picks]
-
-    def terms(self, backbone: Backbone, weights: Tensors, images: Tensor, draws: Tensor, part: slice) -> _Terms:
-        """The losses of one slice of pairs, each a vector over them, with a graph back to their images."""
-        count, batch_statistics = len(images), self._batch_statistics
-        real = normalise(self._pool[draws.flatten()], self._task.mean, self._task.std)
-        with torch.no_grad():
-            real_features, real_logits = backbone(weights, real, batch_statistics=batch_statistics)
-        images = images.requires_grad_()
-        features, logits = backbone(weights, images.flatten(0, 1), batch_statistics=batch_statistics)
-        dm = distribution_matching(real_features.view(count, self._batch, -1), features.view(count, self._ipc, -1))
-        if self._match_logits:
-            dm = dm + distribution_matching(real_logits.view(count, self._batch, -1), logits.view(count, self._ipc, -1))
-        cdc = torch.zeros_like(dm)
-        if self._targets is not None:
-            local = logits.view(count, self._ipc, -1).mean(1, keepdim=True)
-            cdc = sliced_wasserstein(local, self._targets[part].unsqueeze(1))
-        return _Terms(images, dm, cdc, (dm + self._lambda * cdc).sum())
-
-    def measure(self, terms: _Terms, part: slice, clients: int) -> Tensor:
-        """Of one slice: mean DM and CDC loss by client, and the ratio of their gradients' norms."""
-        owners = self._owners[part]
-        result = terms.dm.new_zeros(3, clients)
-        shares = 1 / torch.bincount(self._owners, minlength=clients).clamp(min=1)
-        result[0].index_add_(0, owners, terms.dm.detach())
-        result[1].index_add_(0, owners, terms.cdc.detach())
-        if self._targets is not None:
-            dm = torch.autograd.grad(terms.dm.sum(), terms.images, retain_graph=True)[0].flatten(1).norm(dim=1)
-            cdc = torch.autograd.grad(terms.cdc.sum(), terms.images)[0].flatten(1).norm(dim=1)
-            result[2].index_add_(0, owners, self._lambda * cdc / dm.clamp(min=1e-30))
-        return result * shares
-
-
-class _Slices:
-    """The pairs that go through the network together: as many as fit, or one client's where BatchNorm takes batch
-    statistics, which must not mix clients."""
-
-    def __init__(
-        self, jobs: Sequence[Job], engine: Engine, options: CondensationOptions, activation_bytes: int
-    ) -> None:
-        self._jobs, self._engine, self._by_client = jobs, engine, options.bn_mode == "batch"
-        self._pair_bytes = activation_bytes * (options.real_batch + options.ipc)
-
-    def __iter__(self) -> Iterator[slice]:
-        sizes = [len(job.classes) for job in self._jobs]
-        if not self._by_client:
-            yield from self._engine.chunks(sum(sizes), self._pair_bytes)
-            return
-        start = 0
-        for size in sizes:
-            if size:
-                yield slice(start, start + size)
-            start += size
 
 
 def _clip_factors(gradient: Tensor, owners: Tensor, clients: int, limit: float) -> Tensor:

@@ -8,7 +8,7 @@ _EPSILON = 1e-12  # under the root: without it the gradient at equality is infin
 
 def distribution_matching(real: Tensor, synthetic: Tensor) -> Tensor:
     """L_DM of each class: the squared distance of the mean features, from [..., n, D] and [..., m, D]."""
-    return (real.mean(-2) - synthetic.mean(-2)).square().sum(-1)
+    return (_mean(real) - _mean(synthetic)).square().sum(-1)
 
 
 def sliced_wasserstein(x: Tensor, y: Tensor, directions: Tensor | None = None) -> Tensor:
@@ -32,3 +32,8 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: Tensor | None = None) -
     squared = (gap.square() * widths.unsqueeze(-1)).sum(-2)
     distance: Tensor = (squared.mean(-1) + _EPSILON).sqrt()
     return distance
+
+
+def _mean(points: Tensor) -> Tensor:
+    """In float32, however the points were computed."""
+    return points.mean(-2, dtype=torch.promote_types(points.dtype, torch.float32))

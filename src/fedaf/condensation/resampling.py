@@ -1,17 +1,50 @@
 """The networks that images are condensed under: the global model blended with a fresh one, or moved at random."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from fedaf.protocol import Tensors
+from fedaf.models.weights import FreshWeights
+from fedaf.protocol import Key, Tensors
 
 
-def resample(weights: Tensors, fresh: Tensors, gamma: float) -> dict[str, Tensor]:
-    """w <- gamma w + (1 - gamma) w~ for every parameter in ``fresh``; the rest (running statistics) stays."""
-    return {name: torch.lerp(fresh[name], w, gamma) if name in fresh else w for name, w in weights.items()}
+class Networks(Protocol):
+    """One network for each step. Drawing it is apart from computing its weights, which an engine can then repeat."""
+
+    def draw(self, step: int) -> None:
+        """Choose the network of a step."""
+
+    def weights(self) -> Tensors:
+        """The weights of the network chosen, computed from tensors that stay where they are."""
 
 
-def perturb(weights: Tensors, direction: Tensors, rho: float) -> dict[str, Tensor]:
-    """w <- w + rho g / ||g|| for every parameter in ``direction``, the norm taken over all of them; the rest stays."""
-    norm = torch.stack([g.square().sum() for g in direction.values()]).sum().sqrt()
-    return {name: w + rho / norm * direction[name] if name in direction else w for name, w in weights.items()}
+class Blended:
+    """w <- gamma w + (1 - gamma) w~ for every parameter, w~ fresh at every step; running statistics stay."""
+
+    def __init__(self, weights: Tensors, fresh: FreshWeights, key: Key, gamma: float) -> None:
+        self._weights, self._fresh, self._key, self._gamma = weights, fresh, key, gamma
+        self._vector = fresh.flat(weights)
+
+    def draw(self, step: int) -> None:
+        self._fresh.draw(self._key.fold(step))
+
+    def weights(self) -> dict[str, Tensor]:
+        blend = torch.lerp(self._fresh.vector(), self._vector, self._gamma)
+        return {**self._weights, **self._fresh.named(blend)}
+
+
+class Perturbed:
+    """w <- w + rho g / ||g||, g a new random direction in the space of all parameters; running statistics stay."""
+
+    def __init__(self, weights: Tensors, fresh: FreshWeights, key: Key, rho: float) -> None:
+        self._weights, self._fresh, self._key, self._rho = weights, fresh, key, rho
+        self._vector = fresh.flat(weights)
+        self.draw(0)
+
+    def draw(self, step: int) -> None:
+        self._direction = self._fresh.gaussian(self._key.fold(step))
+
+    def weights(self) -> dict[str, Tensor]:
+        moved = self._vector + self._rho / self._direction.norm() * self._direction
+        return {**self._weights, **self._fresh.named(moved)}

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 
+from fedaf.engine.precision import Precision, computing_in
 from fedaf.protocol import DeadlineExceeded
 
 _CPU_BUDGET = 256 << 20  # fits beside everything else on a small machine
@@ -20,8 +23,11 @@ def _silent(done: int, total: int) -> None:
 class EagerEngine:
     """Implements ``fedaf.protocol.Engine``. ``watch`` and ``until`` give views of it for one delivery."""
 
+    name: ClassVar[str] = "eager"
+
     device: torch.device
     memory_budget: int | None = None
+    precision: Precision = "fp32"
     listener: Callable[[int, int], None] = _silent
     deadline: float | None = None
 
@@ -35,6 +41,12 @@ class EagerEngine:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeadlineExceeded("the deadline has passed")
 
+    def arithmetic(self) -> AbstractContextManager[None]:
+        return computing_in(self.precision, self.device)
+
+    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+        return step
+
     @property
     def budget(self) -> int:
         if self.memory_budget is not None:
@@ -43,8 +55,8 @@ class EagerEngine:
             return int(_CUDA_SHARE * torch.cuda.mem_get_info(self.device)[0])
         return _CPU_BUDGET
 
-    def watch(self, listener: Callable[[int, int], None]) -> "EagerEngine":
+    def watch(self, listener: Callable[[int, int], None]) -> Self:
         return replace(self, listener=listener)
 
-    def until(self, deadline: float | None) -> "EagerEngine":
+    def until(self, deadline: float | None) -> Self:
         return replace(self, deadline=deadline)

@@ -2,7 +2,7 @@
 that trains the model on them. A method adds the networks of its steps, and whatever else guides the images."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedaf.condensation.audit import AUDIT_SCALARS, copy_audit, pool_audits
-from fedaf.condensation.condenser import Condensed, Job, condense
+from fedaf.condensation.condenser import Condensed, Job, Objective, condense
 from fedaf.condensation.initialisation import initial_images
 from fedaf.condensation.options import CondensationOptions
+from fedaf.condensation.resampling import Networks
 from fedaf.data.pixels import to_uint8
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
@@ -60,8 +61,8 @@ class CondensePhase(Phase):
         """The weights the server sent in this round."""
 
     @abstractmethod
-    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Callable[[int], Tensors]:
-        """The weights of the network at each step."""
+    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
+        """The network of each step."""
 
     def classes_asked(self, ask: Payload) -> Tensor | None:
         """The classes the server asks for, where it knows; else the client says which it condenses."""
@@ -124,22 +125,19 @@ class CondensePhase(Phase):
 
     def _condense(
         self, jobs: Sequence[Job], asks: Sequence[Payload], clients: Sequence[Client], key: Key, engine: Engine
-    ) -> Sequence[Condensed]:
+    ) -> Iterator[Condensed]:
         """Condense jobs that share one global model, that of the first client, and one network at each step."""
         method = self.method
         model = method.build_model(key)
         model.load_state_dict(self.global_model(asks[0], clients[0]))
         weights, fresh = model.to(engine.device).state_dict(), FreshWeights(model)
-        return condense(
-            jobs,
-            backbone=Backbone(model, method.task, engine.device, method.classifier),
-            weights_at=self.networks(asks[0], weights, fresh, key),
-            lambda_loc=self.lambda_loc,
-            match_logits=self.match_logits,
-            options=method.options,
-            task=method.task,
-            engine=engine,
+        objective = Objective(
+            Backbone(model, method.task, engine.device, method.classifier),
+            self.networks(asks[0], weights, fresh, key),
+            self.lambda_loc,
+            self.match_logits,
         )
+        return condense(jobs, objective, options=method.options, task=method.task, engine=engine)
 
     def _outcome(self, client: Client, job: Job, sources: Tensor, result: Condensed, engine: Engine) -> Outcome:
         task = self.method.task

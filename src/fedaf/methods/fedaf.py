@@ -5,7 +5,7 @@ the peers' mean logits as a guide (phase ``condense``); the server trains the mo
 to the clients' soft labels. Equations are named in ``fedaf.condensation``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedaf.condensation.knowledge import average_over_owners, knowledge_matching, mean_logits, soft_labels
 from fedaf.condensation.options import CondensationOptions
-from fedaf.condensation.resampling import resample
+from fedaf.condensation.resampling import Blended, Networks
 from fedaf.data.pixels import normalise
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, ascending_classes, resample_key
 from fedaf.models.weights import FreshWeights
@@ -116,8 +116,8 @@ class Condense(CondensePhase):
     def global_model(self, ask: Payload, client: Client) -> Tensors:
         return client.scratch
 
-    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Callable[[int], Tensors]:
-        return lambda step: resample(weights, fresh(key.fold(step)), self.method.options.gamma)
+    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
+        return Blended(weights, fresh, key, self.method.options.gamma)
 
     def targets(self, ask: Payload) -> Tensor | None:
         return ask.tensors["v"] if self.method.options.cdc else None

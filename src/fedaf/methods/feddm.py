@@ -6,12 +6,10 @@ alone, and the server trains with cross-entropy alone. The networks of its steps
 rho in a random direction, in round 1 fresh random ones; image gradients are clipped.
 """
 
-from collections.abc import Callable
-
 from pydantic import Field as Option
 
 from fedaf.condensation.options import CondensationOptions
-from fedaf.condensation.resampling import perturb
+from fedaf.condensation.resampling import Blended, Networks, Perturbed
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, resample_key
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
@@ -32,10 +30,10 @@ class Condense(CondensePhase):
     def global_model(self, ask: Payload, client: Client) -> Tensors:
         return ask.tensors
 
-    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Callable[[int], Tensors]:
+    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
         if ask.scalars["round"] == 1:  # the first model is as random as a fresh one, but always the same
-            return lambda step: {**weights, **fresh(key.fold(step))}
-        return lambda step: perturb(weights, fresh.gaussian(key.fold(step)), self.method.options.rho)
+            return Blended(weights, fresh, key, gamma=0)
+        return Perturbed(weights, fresh, key, self.method.options.rho)
 
     @property
     def match_logits(self) -> bool:

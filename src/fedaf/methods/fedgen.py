@@ -114,17 +114,16 @@ class Fit(averaging.Fit):
         generator = method.generator(Key(0))
         generator.load_state_dict(select(ask.tensors, f"{_GENERATOR}/"))
         generator.to(engine.device).eval().requires_grad_(False)
-        draws = client.key.fold("generated").torch(engine.device)
         weight = options.weight * options.weight_decay_rate ** int(ask.scalars["round"])
 
         def generate(labels: Tensor) -> Tensor:
-            noise = torch.rand(len(labels), options.noise_dim, generator=draws, device=engine.device)
+            noise = torch.rand(len(labels), options.noise_dim, device=engine.device)
             features: Tensor = generator(noise, labels)
             return features
 
         def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
             logits = model(images)
-            picks = torch.randint(len(known), (options.generator_batch,), generator=draws, device=engine.device)
+            picks = torch.randint(len(known), (options.generator_batch,), device=engine.device)
             generated = F.cross_entropy(head(generate(known[picks])), known[picks])
             with torch.no_grad():
                 teacher = torch.softmax(head(generate(labels)), 1)

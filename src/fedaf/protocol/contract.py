@@ -7,6 +7,7 @@ tensors, and nothing here knows which engine computes or which transport carries
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -116,6 +117,13 @@ class Engine(Protocol):
 
     def tick(self, done: int, total: int) -> None:
         """Tell how far the work is. Called between steps; raises ``DeadlineExceeded`` when time is up."""
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Inside, networks compute in the precision that the user chose."""
+
+    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+        """The same step, to be called many times; an engine may record what it does on the device and replay that. So
+        a step reads and writes tensors that stay where they are, and nothing in it depends on their values."""
 
 
 class Phase(ABC):

@@ -20,7 +20,8 @@ def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Ten
     parts = []
     for part in images.split(_BATCH):
         part = part.contiguous()  # a view of a file has channels last, and a model may compute otherwise for it
-        parts.append(model(normalise(part.to(engine.device), task.mean, task.std)))
+        with engine.arithmetic():
+            parts.append(model(normalise(part.to(engine.device), task.mean, task.std)).float())
         engine.tick(len(parts) * _BATCH, len(images))
     return torch.cat(parts)
 

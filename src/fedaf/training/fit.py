@@ -1,16 +1,18 @@
 """One routine for every training in the package: a client's local epochs and the server's, with any loss."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.condensation.augmentation import augment
+from fedaf.condensation.augmentation import augment, draws_of
 from fedaf.data.pixels import normalise
 from fedaf.protocol import Engine, Key, Task
 
 #: From a batch of normalised images and its labels to the terms of the loss, by name; their sum is minimised.
+#: Whatever it draws at random it draws from PyTorch's own generator of the device.
 Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 
 
@@ -38,29 +40,88 @@ def fit(
     Momentum starts at zero; with ``clip`` gradients are clipped to that norm. All that is random follows from ``key``,
     dropout too. A last batch of a single sample is dropped: BatchNorm has no variance for it.
     """
-    device = engine.device
-    model.to(device).train()
-    images, labels = images.to(device), labels.to(device)
-    loss = loss or cross_entropy(model)
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    order, variation = key.fold("order").torch(), key.fold("augment").torch(device)
-    totals: dict[str, Tensor] = {}
-    steps = 0
-    with key.fold("forward").seeded(device):  # what the network itself draws
+    training = Training(
+        model,
+        images,
+        labels,
+        task=task,
+        batch_size=batch_size,
+        lr=lr,
+        momentum=momentum,
+        key=key,
+        engine=engine,
+        loss=loss,
+        clip=clip,
+    )
+    with key.fold("forward").seeded(engine.device):  # what the network itself draws
         for epoch in range(epochs):
-            totals, steps = {}, 0
-            for rows in torch.randperm(len(labels), generator=order).to(device).split(batch_size):
-                if len(rows) < 2:
-                    continue
-                batch = augment(normalise(images[rows], task.mean, task.std), task.augment, variation)
-                terms = loss(batch, labels[rows])
-                optimiser.zero_grad()
-                torch.stack(list(terms.values())).sum().backward()
-                if clip is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), clip)
-                optimiser.step()
-                for name, term in terms.items():
-                    totals[name] = totals.get(name, 0) + term.detach()
-                steps += 1
+            training.epoch()
             engine.tick(epoch + 1, epochs)
-    return {name: float(total) / steps for name, total in totals.items()}
+    return training.losses()
+
+
+class Training:
+    """A model in training, epoch by epoch. Data, order and variations of an epoch lie on the device, in tensors that
+    stay where they are, so that a step can be recorded once for each size of batch and replayed."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        task: Task,
+        batch_size: int,
+        lr: float,
+        momentum: float,
+        key: Key,
+        engine: Engine,
+        loss: Loss | None = None,
+        clip: float | None = None,
+    ) -> None:
+        device, count = engine.device, len(labels)
+        model.to(device).train()
+        self._engine, self._task, self._clip, self._loss = engine, task, clip, loss or cross_entropy(model)
+        self._images, self._labels = images.to(device), labels.to(device)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum)
+        self._randomness = key.fold("order").torch(), key.fold("augment").torch(device)
+        self._order = torch.zeros(count, dtype=torch.int64, device=device)
+        self._variations = torch.zeros(count, draws_of(task.augment), device=device)
+        self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        self._window = torch.arange(min(batch_size, count), device=device)
+        self._totals: dict[str, Tensor] = {}
+        sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
+        steps = {size: engine.repeated(partial(self._step, size)) for size in set(sizes)}
+        self._steps = [steps[size] for size in sizes]
+
+    def epoch(self) -> None:
+        """Every image once, in a new order."""
+        order, variation = self._randomness
+        self._order.copy_(torch.randperm(len(self._order), generator=order))
+        self._variations.uniform_(generator=variation)
+        self._position.zero_()
+        for total in self._totals.values():
+            total.zero_()
+        for step in self._steps:
+            step()
+
+    def losses(self) -> dict[str, float]:
+        """The mean of each term over the batches of the last epoch."""
+        return {name: float(total) / len(self._steps) for name, total in self._totals.items()}
+
+    def _step(self, size: int) -> None:
+        task, places = self._task, self._position + self._window[:size]
+        rows = self._order[places]
+        batch = normalise(self._images[rows], task.mean, task.std)
+        with self._engine.arithmetic():
+            terms = self._loss(augment(batch, task.augment, self._variations[places]), self._labels[rows])
+        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._clip)
+        self._optimiser.step()
+        for name, term in terms.items():
+            self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
+        self._position.add_(size)

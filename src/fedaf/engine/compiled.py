@@ -1,0 +1,99 @@
+"""The fast engine, on CUDA: a step is recorded once as a graph of kernels and replayed, so that the GPU never waits
+for Python; networks compute in bf16 and through this package's own kernels where they have some."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fedaf.engine.eager import EagerEngine
+from fedaf.models import fused
+
+log = logging.getLogger(__name__)
+
+_AHEAD = 8  # ticks that Python may be ahead of the device: enough to keep it busy, few enough to stop in time
+
+
+class _Recorder:
+    """What the graphs of one engine share: memory, a stream to record on, and whether recording works at all."""
+
+    def __init__(self) -> None:
+        self.works = True
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        self._events: deque[torch.cuda.Event] = deque()
+
+    def record(self, step: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
+        """The step as a graph, or ``None`` and a line in the log where it cannot be recorded."""
+        if self._stream is None:
+            self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        here = torch.cuda.current_stream(device)
+        torch.cuda.synchronize(device)
+        self._stream.wait_stream(here)
+        try:
+            with torch.cuda.stream(self._stream):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    step()
+                finally:
+                    graph.capture_end()
+        except Exception as error:  # a user's network may do anything
+            torch.cuda.synchronize(device)
+            self.works = False
+            reason = str(error).partition("\n")[0]
+            log.warning("this work cannot be recorded on the GPU and goes on as plain PyTorch: %s", reason[:200])
+            return None
+        here.wait_stream(self._stream)
+        return graph
+
+    def keep_close(self, device: torch.device) -> None:
+        """Wait until the device is at most ``_AHEAD`` calls of this behind."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        self._events.append(event)
+        if len(self._events) > _AHEAD:
+            self._events.popleft().synchronize()
+
+
+class _Repeated:
+    """Runs a step plainly the first time, which warms up whatever it needs, and replays its record from then on."""
+
+    def __init__(self, step: Callable[[], None], recorder: _Recorder, device: torch.device) -> None:
+        self._step, self._recorder, self._device = step, recorder, device
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm = False
+
+    def __call__(self) -> None:
+        if self._graph is None and self._warm and self._recorder.works:
+            self._graph = self._recorder.record(self._step, self._device)
+        if self._graph is None:
+            self._step()
+            self._warm = True
+        else:
+            self._graph.replay()
+
+
+@dataclass(frozen=True)
+class CompiledEngine(EagerEngine):
+    """Like the eager engine, which it is tested against, but fast."""
+
+    name = "compiled"
+
+    recorder: _Recorder = field(default_factory=_Recorder)
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        with super().arithmetic(), fused.allowed():
+            yield
+
+    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+        return _Repeated(step, self.recorder, self.device)
+
+    def tick(self, done: int, total: int) -> None:
+        self.recorder.keep_close(self.device)
+        super().tick(done, total)

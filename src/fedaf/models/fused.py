@@ -1,0 +1,9 @@
+"""placeholder until the kernels are merged"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def allowed() -> Iterator[None]:
+    yield
