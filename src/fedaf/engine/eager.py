@@ -11,7 +11,7 @@ import torch
 from fedaf.engine.precision import Precision, computing_in
 from fedaf.protocol import DeadlineExceeded
 
-_CPU_BUDGET = 256 << 20  # fits beside everything else on a small machine
+_CPU_BUDGET = 128 << 20  # fits beside everything else on a small machine
 _CUDA_SHARE = 0.5
 
 

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from fedaf.models.convnet import norm_layer
@@ -58,5 +59,5 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(images))
+        logits: Tensor = self.classifier(self.features(images.contiguous(memory_format=torch.channels_last)))
         return logits
