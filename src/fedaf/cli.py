@@ -65,6 +65,11 @@ Participation = Annotated[float | None, typer.Option(help="Share of clients aske
 ModelName = Annotated[str | None, typer.Option(help="Model: convnet, resnet18 or module:factory. (default: convnet)")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. (default: 0)")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps. (default: auto)")]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", help="auto, eager or compiled (fast, on CUDA). (default: auto)")
+]
+PrecisionName = Annotated[str | None, typer.Option("--precision", help="auto, fp32, tf32 or bf16. (default: auto)")]
+MemoryBudget = Annotated[int | None, typer.Option(help="Memory of a step, in MiB. (default: by device)")]
 PolicyName = Annotated[
     str | None,
     typer.Option("--policy", help="A policy every client keeps to: a TOML file, or default. (default: none)"),
@@ -110,6 +115,9 @@ def run(
     model: ModelName = None,
     seed: Seed = None,
     device: Device = None,
+    engine: EngineName = None,
+    precision: PrecisionName = None,
+    memory_budget: MemoryBudget = None,
     policy: PolicyName = None,
     out: Out = None,
     resume: Resume = None,
@@ -162,6 +170,9 @@ def compare(
     model: ModelName = None,
     seed: Seed = None,
     device: Device = None,
+    engine: EngineName = None,
+    precision: PrecisionName = None,
+    memory_budget: MemoryBudget = None,
     policy: PolicyName = None,
     out: Out = None,
     resume: Resume = None,
@@ -261,7 +272,7 @@ def _fail(sentence: str, code: int) -> NoReturn:
 
 def _flags(values: Mapping[str, Any]) -> dict[str, Any]:
     names = ("dataset", "method", "alpha", "clients", "rounds", "ipc", "local_steps", "participation", "model", "seed")
-    flags = {name: values[name] for name in (*names, "device", "policy")}
+    flags = {name: values[name] for name in (*names, "device", "engine", "precision", "memory_budget", "policy")}
     return {**flags, "data_dir": str(values["data_dir"]) if values["data_dir"] is not None else None}
 
 

@@ -27,8 +27,14 @@ class RunTable(_Table):
     seed: int = Field(0, ge=0, lt=2**62, description="seed of everything random")
     rounds: int = Field(20, ge=1, description="communication rounds")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    engine: Literal["auto", "eager", "compiled"] = Field(
+        "auto", description="how work is done: compiled is fast and needs CUDA, eager is plain PyTorch"
+    )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
+        "auto", description="of networks; auto: bf16 where compiled, else tf32 on CUDA and fp32 elsewhere"
+    )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; unset leaves PyTorch's choice")
-    memory_budget_mib: int | None = Field(None, ge=1, description="bound on condensation's memory; unset: by device")
+    memory_budget_mib: int | None = Field(None, ge=1, description="bound on a step's memory; unset: by device")
     keep_checkpoints: int = Field(2, ge=0, description="newest checkpoints to keep; 0 keeps all")
 
 
@@ -211,6 +217,9 @@ _FLAGS = {
     "model": "model.name",
     "seed": "run.seed",
     "device": "run.device",
+    "engine": "run.engine",
+    "precision": "run.precision",
+    "memory_budget": "run.memory_budget_mib",
     "policy": "federation.policy",
 }
 

@@ -1,6 +1,7 @@
 """How long a run will take on this device, from a short measurement of its model."""
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -23,21 +24,23 @@ def seconds(experiment: Experiment) -> float | None:
     images = torch.randn(_BATCH[engine.device.type], *task.image_shape, generator=draws, device=engine.device)
 
     def forward() -> None:
-        with torch.no_grad():
+        with torch.no_grad(), engine.arithmetic():
             model(images)
 
     def backward() -> None:
-        model(images).square().mean().backward()
+        with engine.arithmetic():
+            loss = model(images).square().mean()
+        torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
 
     table = experiment.config
     rounds = table.run.rounds * table.federation.participation
     with Key(0).seeded(engine.device):  # dropout draws, and the caller's numbers are none of its business
-        return rounds * (work.forward * _rate(forward, images) + work.backward * _rate(backward, images))
+        forward_rate, backward_rate = (_rate(engine.repeated(step), images) for step in (forward, backward))
+        return rounds * (work.forward * forward_rate + work.backward * backward_rate)
 
 
-def _rate(step: object, images: torch.Tensor) -> float:
+def _rate(step: Callable[[], None], images: torch.Tensor) -> float:
     """Seconds an image."""
-    assert callable(step)
     best = float("inf")
     for _ in range(_REPEATS + 1):  # the first warms up, and is rarely the best
         started = time.perf_counter()

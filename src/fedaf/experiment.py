@@ -21,7 +21,7 @@ from fedaf.data import catalog, partition
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
 from fedaf.data.statistics import class_counts
-from fedaf.engine import EagerEngine, resolve_device
+from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
@@ -91,6 +91,8 @@ def run(
     rounds: int | None = None,
     seed: int | None = None,
     device: str | None = None,
+    engine: str | None = None,
+    precision: str | None = None,
     model: str | nn.Module | Factory | None = None,
     participation: float | None = None,
     data_dir: str | Path | None = None,
@@ -116,6 +118,8 @@ def run(
         rounds=rounds,
         seed=seed,
         device=device,
+        engine=engine,
+        precision=precision,
         model=model if given is None else own.name_of(given),
         participation=participation,
         data_dir=str(data_dir) if data_dir is not None else None,
@@ -149,6 +153,10 @@ def prepare(
     catalog.check_name(config.data.name)
     factory = models.find(config.model.name, model, keep_weights=config.model.keep_weights)
     device = resolve_device(config.run.device)
+    budget = config.run.memory_budget_mib
+    engine = make_engine(
+        config.run.engine, device, precision=config.run.precision, memory_budget=budget << 20 if budget else None
+    )
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
     data = catalog.load(
@@ -169,8 +177,6 @@ def prepare(
         )
     architecture = _architecture(config, task, factory)
     validate(architecture, task, device=device)
-    budget = config.run.memory_budget_mib
-    engine = EagerEngine(device, memory_budget=budget << 20 if budget else None)
     method = method_class(config.method, task, architecture)
     experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
@@ -303,7 +309,8 @@ def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dic
         "model": config.model.name,
         "device": _device_name(experiment.engine.device),
         "threads": torch.get_num_threads(),
-        "tf32": {"convolution": torch.backends.cudnn.allow_tf32, "matmul": torch.backends.cuda.matmul.allow_tf32},
+        "engine": experiment.engine.name,
+        "precision": experiment.engine.precision,
         "versions": {"fedaf": fedaf.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 
