@@ -146,6 +146,8 @@ class Condensation:
         self._jobs: Sequence[Job] = ()
         self._generators: list[torch.Generator] = []
         self._measured = torch.zeros(3, pairs)
+        self._parts = self._slices(pairs, options.ipc)
+        self._real_parts = self._slices(pairs * options.real_batch, 1)
         self.move = engine.repeated(self._move)
 
     def load(self, jobs: Sequence[Job]) -> None:
@@ -202,7 +204,7 @@ class Condensation:
 
     def _move(self) -> None:
         options = self._options
-        gradient = torch.cat([torch.autograd.grad(terms.total, terms.images)[0] for terms in self._terms()])
+        gradient = _joined([torch.autograd.grad(terms.total, terms.images)[0] for terms in self._terms()])
         if options.image_clip is not None:
             gradient *= _clip_factors(gradient, self._owners, self.room.clients + 1, options.image_clip)
         self._velocity.mul_(options.image_momentum).add_(gradient)
@@ -213,7 +215,7 @@ class Condensation:
         objective, ipc, batch = self._objective, self._options.ipc, self._options.real_batch
         weights = objective.networks.weights()
         real = self._real(weights)
-        for part in self._slices(self.room.pairs, ipc):
+        for part in self._parts:
             images = self._images[part].detach().requires_grad_()
             features, logits = (each.unflatten(0, (-1, ipc)) for each in self._outputs(weights, images.flatten(0, 1)))
             real_features, real_logits = (each.unflatten(0, (-1, batch))[part] for each in real)
@@ -233,22 +235,20 @@ class Condensation:
         picks = (self._uniform * self._counts).long().minimum(self._counts - 1)
         rows = (self._starts + picks).flatten()
         outputs = [
-            self._outputs(weights, normalise(self._pool[rows[part]], task.mean, task.std))
-            for part in self._slices(len(rows), 1)
+            self._outputs(weights, normalise(self._pool[rows[part]], task.mean, task.std)) for part in self._real_parts
         ]
         features, logits = zip(*outputs, strict=True)
-        return torch.cat(features), torch.cat(logits)
+        return _joined(features), _joined(logits)
 
     def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
         with self._engine.arithmetic():
             return self._objective.backbone(weights, images, batch_statistics=self._options.bn_mode == "batch")
 
-    def _slices(self, count: int, images: int) -> Iterator[slice]:
+    def _slices(self, count: int, images: int) -> list[slice]:
         """Cut ``count`` items of so many images each to the memory; not where they share batch statistics."""
         if self._options.bn_mode == "batch":
-            yield slice(0, count)
-        else:
-            yield from self._engine.chunks(count, images * self._objective.backbone.activation_bytes)
+            return [slice(0, count)]
+        return list(self._engine.chunks(count, images * self._objective.backbone.activation_bytes))
 
 
 @dataclass(frozen=True)
@@ -259,6 +259,10 @@ class _Terms:
     dm: Tensor
     cdc: Tensor
     total: Tensor
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _clip_factors(gradient: Tensor, owners: Tensor, clients: int, limit: float) -> Tensor:

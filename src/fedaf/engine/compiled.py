@@ -88,8 +88,13 @@ class CompiledEngine(EagerEngine):
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        with super().arithmetic(), fused.allowed():
-            yield
+        tries = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True  # convolutions of a few shapes, many times
+        try:
+            with super().arithmetic(), fused.allowed():
+                yield
+        finally:
+            torch.backends.cudnn.benchmark = tries
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
         return _Repeated(step, self.recorder, self.device)
