@@ -1,6 +1,7 @@
 """Fixtures of several files. One thread: the tests' tensors are small, and numbers must not depend on the cores."""
 
 import logging
+import os
 import sys
 
 import pytest
@@ -11,6 +12,8 @@ from fedaf import cli
 from fileserver import FileServer
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels then run in Python; read when triton is imported
 
 
 def pytest_addoption(parser):
