@@ -13,8 +13,8 @@ from torch import Tensor
 from fedaf.models import kernels
 from fedaf.models.kernels import Affine, Fixed, Sizes, View
 
-_FOLD_TILE = 256
-_FINISH_TILE = (128, 16)
+_FOLD_TILE = 256  # pixels
+_FINISH_TILE = (128, 16)  # programs' sums, channels
 
 
 @dataclass(frozen=True, kw_only=True)
