@@ -307,7 +307,7 @@ def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dic
         "seed": config.run.seed,
         **summary(rounds),
         "model": config.model.name,
-        "device": _device_name(experiment.engine.device),
+        "device": device_name(experiment.engine.device),
         "threads": torch.get_num_threads(),
         "engine": experiment.engine.name,
         "precision": experiment.engine.precision,
@@ -315,7 +315,7 @@ def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dic
     }
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
