@@ -54,7 +54,8 @@ def gradients(
     perturbed: bool = False,
     match_logits: bool = False,
 ) -> list[Tensor]:
-    """How far five steps without momentum move the images of two clients."""
+    """Of two clients' images in five steps. Without momentum it is the velocity; the images themselves would hide much
+    of it in their rounding."""
     model = model or model_of(task)
     weights, fresh = model.state_dict(), FreshWeights(model)
     networks: Networks = (Perturbed if perturbed else Blended)(weights, fresh, Key(0), 0.9)
@@ -67,13 +68,12 @@ def gradients(
         jobs.append(Job(shard_of(classes, seed=number, task=task), classes, images, Key(number), targets))
     work = Condensation(Room.of(jobs), objective, options=options, task=task, engine=chosen)
     work.load(jobs)
-    moves = []
+    found = []
     for step in range(5):
-        before = torch.cat([result.images for result in work.results()])
         work.draw(step)
         work.move()
-        moves.append(before - torch.cat([result.images for result in work.results()]))
-    return moves
+        found.append(work._velocity.clone().cpu())
+    return found
 
 
 def options_of(**changes: object) -> CondensationOptions:

@@ -134,6 +134,7 @@ class Condensation:
         self, room: Room, objective: Objective, *, options: CondensationOptions, task: Task, engine: Engine
     ) -> None:
         self.room, self._objective, self._options, self._task, self._engine = room, objective, options, task, engine
+        self._batch_statistics = options.bn_mode == "batch"
         device, pairs = engine.device, room.pairs
         self._pool = torch.zeros(room.images, *task.image_shape, dtype=torch.uint8, device=device)
         self._starts = torch.zeros(pairs, 1, dtype=torch.int64, device=device)
@@ -213,15 +214,15 @@ class Condensation:
     def _terms(self) -> Iterator["_Terms"]:
         """The losses of the pairs, in slices that fit the memory, each with a graph back to its images."""
         objective, ipc, batch = self._objective, self._options.ipc, self._options.real_batch
-        weights = objective.networks.weights()
-        real = self._real(weights)
+        with self._engine.arithmetic():
+            weights = objective.networks.weights()
+        real_features, real_logits = self._real(weights)
         for part in self._parts:
             images = self._images[part].detach().requires_grad_()
             features, logits = (each.unflatten(0, (-1, ipc)) for each in self._outputs(weights, images.flatten(0, 1)))
-            real_features, real_logits = (each.unflatten(0, (-1, batch))[part] for each in real)
-            dm = distribution_matching(real_features, features)
-            if objective.match_logits:
-                dm = dm + distribution_matching(real_logits, logits)
+            dm = distribution_matching(real_features.unflatten(0, (-1, batch))[part], features)
+            if real_logits is not None:
+                dm = dm + distribution_matching(real_logits.unflatten(0, (-1, batch))[part], logits)
             cdc = torch.zeros_like(dm)
             if self._targets is not None:
                 local = logits.mean(1, keepdim=True, dtype=torch.float32)
@@ -229,24 +230,25 @@ class Condensation:
             yield _Terms(images, dm, cdc, (dm + objective.lambda_loc * cdc).sum())
 
     @torch.no_grad()
-    def _real(self, weights: Tensors) -> tuple[Tensor, Tensor]:
-        """Features and logits of the real images of the step, all pairs one after the other."""
-        task = self._task
+    def _real(self, weights: Tensors) -> tuple[Tensor, Tensor | None]:
+        """Features of the real images of the step, all pairs one after the other, and logits where they matter."""
         picks = (self._uniform * self._counts).long().minimum(self._counts - 1)
         rows = (self._starts + picks).flatten()
-        outputs = [
-            self._outputs(weights, normalise(self._pool[rows[part]], task.mean, task.std)) for part in self._real_parts
-        ]
-        features, logits = zip(*outputs, strict=True)
-        return _joined(features), _joined(logits)
+        batches = (normalise(self._pool[rows[part]], self._task.mean, self._task.std) for part in self._real_parts)
+        if self._objective.match_logits:
+            features, logits = zip(*(self._outputs(weights, batch) for batch in batches), strict=True)
+            return _joined(features), _joined(logits)
+        with self._engine.arithmetic():
+            backbone, mode = self._objective.backbone, self._batch_statistics
+            return _joined([backbone.features(weights, batch, batch_statistics=mode) for batch in batches]), None
 
     def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
         with self._engine.arithmetic():
-            return self._objective.backbone(weights, images, batch_statistics=self._options.bn_mode == "batch")
+            return self._objective.backbone(weights, images, batch_statistics=self._batch_statistics)
 
     def _slices(self, count: int, images: int) -> list[slice]:
         """Cut ``count`` items of so many images each to the memory; not where they share batch statistics."""
-        if self._options.bn_mode == "batch":
+        if self._batch_statistics:
             return [slice(0, count)]
         return list(self._engine.chunks(count, images * self._objective.backbone.activation_bytes))
 

@@ -12,9 +12,10 @@ def mean_logits(logits: Tensor, labels: Tensor, num_classes: int) -> tuple[Tenso
 
     Rows of classes without samples are zero: mask them by the counts.
     """
-    members = F.one_hot(labels, num_classes).to(logits.dtype)
+    members = F.one_hot(labels, num_classes).float()
     counts = members.sum(0)
-    return members.T @ logits / counts.clamp(min=1).unsqueeze(1), counts
+    with torch.autocast(logits.device.type, enabled=False):  # a mean in bf16 would be no use
+        return members.T @ logits.float() / counts.clamp(min=1).unsqueeze(1), counts
 
 
 def soft_labels(logits: Tensor, temperature: float) -> Tensor:

@@ -2,6 +2,7 @@
 for Python; networks compute in bf16 and through this package's own kernels where they have some."""
 
 import logging
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,25 @@ class _Recorder:
         self._stream: torch.cuda.Stream | None = None
         self._events: deque[torch.cuda.Event] = deque()
 
+    def watch(self, step: Callable[[], None]) -> None:
+        """Run a step, and note whether Python waits for the device in it: such a step cannot be recorded, and trying to
+        would leave CUDA in disorder."""
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+        waits = [w for w in caught if "synchronizing" in str(w.message)]
+        if waits:
+            self._give_up("Python waits for the device in it")
+
+    def _give_up(self, reason: str) -> None:
+        self.works = False
+        log.warning("this work cannot be recorded on the GPU and goes on as plain PyTorch: %s", reason[:200])
+
     def record(self, step: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
         """The step as a graph, or ``None`` and a line in the log where it cannot be recorded."""
         if self._stream is None:
@@ -44,9 +64,7 @@ class _Recorder:
                     graph.capture_end()
         except Exception as error:  # a user's network may do anything
             torch.cuda.synchronize(device)
-            self.works = False
-            reason = str(error).partition("\n")[0]
-            log.warning("this work cannot be recorded on the GPU and goes on as plain PyTorch: %s", reason[:200])
+            self._give_up(str(error).partition("\n")[0])
             return None
         here.wait_stream(self._stream)
         return graph
@@ -61,19 +79,23 @@ class _Recorder:
 
 
 class _Repeated:
-    """Runs a step plainly the first time, which warms up whatever it needs, and replays its record from then on."""
+    """Runs a step plainly the first time, which warms up whatever it needs; watched the second time; and replays its
+    record from then on."""
 
     def __init__(self, step: Callable[[], None], recorder: _Recorder, device: torch.device) -> None:
         self._step, self._recorder, self._device = step, recorder, device
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._warm = False
+        self._calls = 0
 
     def __call__(self) -> None:
-        if self._graph is None and self._warm and self._recorder.works:
+        self._calls += 1
+        if self._calls == 2 and self._recorder.works:
+            self._recorder.watch(self._step)
+            return
+        if self._graph is None and self._calls > 2 and self._recorder.works:
             self._graph = self._recorder.record(self._step, self._device)
         if self._graph is None:
             self._step()
-            self._warm = True
         else:
             self._graph.replay()
 
@@ -83,21 +105,17 @@ class CompiledEngine(EagerEngine):
     """Like the eager engine, which it is tested against, but fast."""
 
     name = "compiled"
+    tries_algorithms = True  # convolutions have few shapes, and each many times
 
     recorder: _Recorder = field(default_factory=_Recorder)
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        tries = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True  # convolutions of a few shapes, many times
-        try:
-            with super().arithmetic(), fused.allowed():
-                yield
-        finally:
-            torch.backends.cudnn.benchmark = tries
+        with super().arithmetic(), fused.allowed():
+            yield
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        return _Repeated(step, self.recorder, self.device)
+        return _Repeated(super().repeated(step), self.recorder, self.device)
 
     def tick(self, done: int, total: int) -> None:
         self.recorder.keep_close(self.device)

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 
-from fedaf.engine.precision import Precision, computing_in
+from fedaf.engine.precision import Precision, cast, settings
 from fedaf.protocol import DeadlineExceeded
 
 _CPU_BUDGET = 128 << 20  # fits beside everything else on a small machine
@@ -24,6 +24,7 @@ class EagerEngine:
     """Implements ``fedaf.protocol.Engine``. ``watch`` and ``until`` give views of it for one delivery."""
 
     name: ClassVar[str] = "eager"
+    tries_algorithms: ClassVar[bool] = False
 
     device: torch.device
     memory_budget: int | None = None
@@ -41,11 +42,22 @@ class EagerEngine:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeadlineExceeded("the deadline has passed")
 
-    def arithmetic(self) -> AbstractContextManager[None]:
-        return computing_in(self.precision, self.device)
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        with self._settings(), cast(self.precision):
+            yield
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        return step
+        def step_in_our_settings() -> None:  # for backward passes too
+            with self._settings():
+                step()
+
+        return step_in_our_settings
+
+    def _settings(self) -> AbstractContextManager[None]:
+        if self.device.type != "cuda":
+            return nullcontext()
+        return settings(self.precision, try_algorithms=self.tries_algorithms)
 
     @property
     def budget(self) -> int:

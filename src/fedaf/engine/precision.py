@@ -1,7 +1,7 @@
 """How exactly networks compute."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -25,16 +25,19 @@ def resolve_precision(name: str, device: torch.device, *, fast: bool) -> Precisi
 
 
 @contextmanager
-def computing_in(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Inside, convolutions and matrix products are done in ``precision``; parameters and losses stay float32."""
-    if device.type != "cuda":
-        yield
-        return
-    convolutions, matrices = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    coarse = precision != "fp32"
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = coarse
+def settings(precision: Precision, *, try_algorithms: bool) -> Iterator[None]:
+    """Inside, products of float32 on a GPU are rounded to tf32 or are not, and cuDNN tries its algorithms or does not;
+    afterwards PyTorch's settings are as they were."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark
+    cudnn.allow_tf32 = matmul.allow_tf32 = precision != "fp32"
+    cudnn.benchmark = try_algorithms
     try:
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
-            yield
+        yield
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, matrices
+        cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = before
+
+
+def cast(precision: Precision) -> AbstractContextManager[None]:
+    """Inside, layers of a network on a GPU compute in bf16 where that is the precision; losses stay float32."""
+    return torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else nullcontext()

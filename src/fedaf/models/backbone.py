@@ -27,6 +27,17 @@ class Backbone:
         example = torch.zeros(1, *task.image_shape, device=device, requires_grad=True)
         self.activation_bytes = _activation_bytes(self.model, example)
 
+    def features(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> Tensor:
+        """Features [N, D] alone: the network is left where they are known."""
+        self._tap.enough = True
+        try:
+            self(weights, images, batch_statistics=batch_statistics)
+        except _Enough:
+            pass
+        finally:
+            self._tap.enough = False
+        return self._tap.take()
+
     def __call__(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> tuple[Tensor, Tensor]:
         """Features [N, D] and logits [N, classes], dropout off. Stored weights and statistics are never written: with
         ``batch_statistics`` BatchNorm layers use those of ``images``."""
@@ -41,6 +52,10 @@ class Backbone:
         return self._tap.take(), logits
 
 
+class _Enough(Exception):
+    """Ends a forward pass whose features are known."""
+
+
 class Tap:
     """Takes the features of any network as it is called, in training too."""
 
@@ -51,6 +66,7 @@ class Tap:
             self.classifier = find_classifier(model.eval(), example, classifier)
         model.train(training)
         self._features: Tensor | None = None
+        self.enough = False  # nothing after the features is wanted
         model.get_submodule(self.classifier).register_forward_pre_hook(self._remember, with_kwargs=True)
 
     def take(self) -> Tensor:
@@ -61,6 +77,8 @@ class Tap:
 
     def _remember(self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         self._features = (*inputs, *named.values())[0]
+        if self.enough:
+            raise _Enough
 
 
 def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = None) -> str:

@@ -33,15 +33,15 @@ class Block:
     variance: Tensor | None = None
     eps: float = 0.0
 
-    def pooled(self) -> Tensor:
-        """The block's output, channels-last."""
+    def pooled(self, memory_format: torch.memory_format) -> Tensor:
+        """The block's output."""
         result = torch.empty(
-            self._pooled_shape, dtype=self.dtype, device=self.source.device, memory_format=torch.channels_last
+            self._pooled_shape, dtype=self.dtype, device=self.source.device, memory_format=memory_format
         )
         kernels.forward[(self._tiles if self.filters is None else self._programs(4),)](
             **self._arguments(),
             affine=self._affine(),
-            pooled=result,
+            pooled=View(result, *result.stride()),
             unroll=4 if self.filters is None else 1,  # four convolutions at once would need too many registers
             num_warps=8,
             num_stages=1,

@@ -53,19 +53,22 @@ class ConvNet(nn.Module):
         self.classifier = nn.Linear(filters * map_height * map_width, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = images.contiguous(memory_format=torch.channels_last)
-        layers = list(self.features)
+        maps, layers = images, list(self.features)
         for start in range(0, len(layers) - 1, 4):
-            maps = _block(maps, *layers[start : start + 4])
+            last = start + 4 == len(layers) - 1
+            maps = _block(maps, *layers[start : start + 4], last=last)
         logits: Tensor = self.classifier(maps.flatten(1))
         return logits
 
 
-def _block(maps: Tensor, conv: nn.Module, norm: nn.Module, _relu: nn.Module, pool: nn.Module) -> Tensor:
-    """The four layers of a block one after the other, in fewer passes over memory."""
+def _block(maps: Tensor, conv: nn.Module, norm: nn.Module, _relu: nn.Module, pool: nn.Module, *, last: bool) -> Tensor:
+    """The four layers of a block one after the other, in fewer passes over memory. The last block's maps are laid out
+    to be flattened."""
     assert isinstance(conv, nn.Conv2d)
     if fused.supports(maps, conv, norm):
-        return fused.conv_norm_relu_pool(maps, conv, norm)
+        layout = torch.contiguous_format if last else torch.channels_last
+        return fused.conv_norm_relu_pool(maps, conv, norm, memory_format=layout)
+    maps = maps.contiguous(memory_format=torch.channels_last)
     if isinstance(norm, nn.BatchNorm2d) and not norm.training:  # then it is part of the convolution
         assert conv.bias is not None
         assert norm.running_mean is not None

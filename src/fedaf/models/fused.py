@@ -35,8 +35,14 @@ def supports(images: Tensor, conv: nn.Conv2d, norm: nn.Module) -> bool:
     return _is_allowed.get() and _can_run(images) and _can_convolve(images, conv) and _can_normalise(images, conv, norm)
 
 
-def conv_norm_relu_pool(images: Tensor, conv: nn.Conv2d, norm: nn.Module) -> Tensor:
-    """``avg_pool2d(relu(norm(conv(images))), 2)``, channels-last, in the dtype of autocast or else of ``images``.
+def conv_norm_relu_pool(
+    images: Tensor,
+    conv: nn.Conv2d,
+    norm: nn.Module,
+    *,
+    memory_format: torch.memory_format = torch.channels_last,
+) -> Tensor:
+    """``avg_pool2d(relu(norm(conv(images))), 2)``, in the dtype of autocast or else of ``images``.
 
     In training mode the running statistics of a BatchNorm are brought up to date, as if it were called itself.
     """
@@ -47,19 +53,20 @@ def conv_norm_relu_pool(images: Tensor, conv: nn.Conv2d, norm: nn.Module) -> Ten
     if not _is_first(conv):
         weight = conv.weight.to(dtype, memory_format=torch.channels_last)
         source, filters = F.conv2d(images.to(dtype), weight, padding=padding), None
-    options = _Options(padding, dtype)
+    options = _Options(padding, dtype, memory_format)
     if not isinstance(norm, nn.BatchNorm2d):
         return _apply(source, filters, conv.bias, None, None, None, None, options)
     mean, variance = norm.running_mean, norm.running_var
     if norm.training:
         mean, variance = _batch_statistics(source, filters, conv, norm, options)
-    options = _Options(padding, dtype, norm.eps, norm.training)
+    options = options._replace(eps=norm.eps, batch_statistics=norm.training)
     return _apply(source, filters, conv.bias, norm.weight, norm.bias, mean, variance, options)
 
 
 class _Options(NamedTuple):
     padding: int
     dtype: torch.dtype
+    memory_format: torch.memory_format
     eps: float = 0.0
     batch_statistics: bool = False
 
@@ -71,7 +78,7 @@ class _NormReluPool(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, ctx.options = arguments
         ctx.save_for_backward(*tensors)
-        return _block(ctx.options, *tensors).pooled()
+        return _block(ctx.options, *tensors).pooled(ctx.options.memory_format)
 
     @staticmethod
     @once_differentiable

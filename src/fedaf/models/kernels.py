@@ -101,7 +101,9 @@ def _patches(images, n, y, x, inside, sizes, fixed: tl.constexpr):
     right = tap % 3 - sizes.padding
     row = y + down
     column = x + right
-    there = (row >= 0) & (row < sizes.image_height) & (column >= 0) & (column < sizes.image_width)
+    # One comparison instead of two: a negative number is a large one without its sign.
+    there = row.to(tl.uint32, bitcast=True) < tl.cast(sizes.image_height, tl.uint32)
+    there &= column.to(tl.uint32, bitcast=True) < tl.cast(sizes.image_width, tl.uint32)
     there &= inside & (k < fixed.inputs * _TAPS)
     offset = k // _TAPS * images.c + down * images.y + right * images.x
     return tl.load(_pointers(images, n, y, x) + offset, mask=there, other=0).to(fixed.dtype)
@@ -173,12 +175,12 @@ def forward(source, filters, affine, pooled, positions, sizes, fixed: tl.constex
     matrix = None if filters is None else _matrix(filters, fixed)
     scale, shift = _scale_and_shift(affine, fixed)
     for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
+        _, n, y, x, inside = _window(tile, positions, sizes, fixed)
         total = tl.full((fixed.channels, fixed.tile), 0, tl.float32)
         for q in tl.range(4, loop_unroll_factor=unroll):
             z = _convolved(source, matrix, n, 2 * y + q // 2, 2 * x + q % 2, inside, sizes, fixed)
             total += tl.maximum(z * scale + shift, 0, tl.PropagateNan.ALL)
-        tl.store(pooled + position.to(tl.int64) * fixed.channels + _channels(fixed), 0.25 * total, mask=inside)
+        tl.store(_pointers(pooled, n, y, x) + _channels(fixed) * pooled.c, 0.25 * total, mask=inside)
 
 
 @triton.jit(do_not_specialize=["positions"])

@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedaf.protocol import Key, Tensors
 
+_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights autocast casts
+
 
 def initialise(model: nn.Module, key: Key) -> nn.Module:
     """Reset every layer of ``model`` in place with its own scheme, children before their parents."""
@@ -57,6 +59,11 @@ class FreshWeights:
             for kind in ("uniform", "normal")
         )
         self._known = recipes is not None
+        self._factors = {
+            f"{path}.weight" if path else "weight"
+            for path, module in self._scratch.named_modules()
+            if type(module) in _PRODUCTS
+        }
         for name, recipe in (recipes or {}).items():
             self._places[name].of(self._offset).fill_(recipe.offset)
             self._places[name].of(self._spread).fill_(recipe.spread)
@@ -95,8 +102,16 @@ class FreshWeights:
         return result
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """A vector as parameters by name: views of it, lying in memory as those of the model do."""
-        return {name: place.of(vector).to(place.dtype) for name, place in self._places.items()}
+        """A vector as parameters by name: views of it, lying in memory as those of the model do. Under autocast those
+        that it would cast come cast, all at once."""
+        device = vector.device.type
+        if not torch.is_autocast_enabled(device):
+            return {name: place.of(vector).to(place.dtype) for name, place in self._places.items()}
+        cast = vector.to(torch.get_autocast_dtype(device))
+        return {
+            name: place.of(cast) if name in self._factors else place.of(vector).to(place.dtype)
+            for name, place in self._places.items()
+        }
 
 
 class _Place:
