@@ -12,7 +12,7 @@ from fedaf import bench_reference as reference
 from fedaf import bench_timing
 from fedaf.bench import Benchmark, Figures, forward_flop
 from fedaf.bench_timing import MemoryMeter, Peaks, Timing, interleaved, measure_peaks
-from fedaf.condensation.augmentation import AUGMENTATIONS, augment, draws_of
+from fedaf.condensation.augmentation import AUGMENTATIONS, augment, draws_of, variations
 from fedaf.condensation.condenser import Job, Objective, condense
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended
@@ -124,7 +124,7 @@ def test_the_variations_of_the_reference_are_as_strong_as_ours():
     images = torch.cat([left, right], 2).expand(3000, -1, -1, -1)
     names = tuple(AUGMENTATIONS)
     with Key(0).seeded():
-        ours = augment(images, names, torch.rand(len(images), draws_of(names)))
+        ours = augment(images, names, variations(names, torch.rand(len(images), draws_of(names))))
         plain = reference.augment(images)
     for measure in (lambda x: x.mean((1, 2, 3)), lambda x: x.std((1, 2, 3)), lambda x: x[..., :8].mean((1, 2, 3))):
         assert float(measure(plain).mean()) == pytest.approx(float(measure(ours).mean()), abs=0.1)

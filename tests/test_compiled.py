@@ -63,7 +63,7 @@ def gradients(
     jobs = []
     for number, classes in enumerate(([0, 3], [1])):
         draws = Key(number).torch()
-        images = torch.randn(len(classes), options.ipc, *task.image_shape, generator=draws)
+        images = 1 + 0.5 * torch.randn(len(classes), options.ipc, *task.image_shape, generator=draws)
         targets = torch.randn(len(classes), task.num_classes, generator=draws)
         jobs.append(Job(shard_of(classes, seed=number, task=task), classes, images, Key(number), targets))
     work = Condensation(Room.of(jobs), objective, options=options, task=task, engine=chosen)

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaf.data.pixels import normalise, to_uint8
+from fedaf.data import pixels
+from fedaf.data.pixels import normalise, take, to_uint8
 
 EVERY_VALUE = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, 16, 16)
 
@@ -68,3 +69,15 @@ def test_normalised_pixels_lie_in_memory_in_their_order_however_they_are_stored(
     normal = normalise(images, (0.5,) * 3, (0.25,) * 3)
     assert normal.is_contiguous()
     assert torch.equal(normal, normalise(images.contiguous(), (0.5,) * 3, (0.25,) * 3))
+
+
+def test_picking_images_in_one_pass_is_normalising_those_picked() -> None:
+    kernels = pytest.importorskip("fedaf.data.pixel_kernels")  # on a GPU, else in Triton's interpreter
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    mean, std = (0.5, 0.1, 0.0), (0.25, 0.5, 2.0)
+    images = torch.randint(0, 256, (9, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    rows = torch.tensor([8, 0, 3, 3])
+    scale, shift = pixels._affine(mean, std, device)
+    taken = kernels.take(images.to(device), rows.to(device), scale, shift)
+    torch.testing.assert_close(taken.cpu(), normalise(images[rows], mean, std))
+    torch.testing.assert_close(take(images, rows, mean, std), normalise(images[rows], mean, std), rtol=0, atol=0)

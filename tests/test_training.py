@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaf.condensation import augmentation
-from fedaf.condensation.augmentation import AUGMENTATIONS, draws_of
+from fedaf.condensation.augmentation import AUGMENTATIONS, draws_of, variations
 from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
@@ -174,7 +174,8 @@ def test_training_tells_its_progress_and_stops_at_the_deadline() -> None:
 
 
 def augment(images: Tensor, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
-    return augmentation.augment(images, names, torch.rand(len(images), draws_of(names), generator=generator))
+    draws = torch.rand(len(images), draws_of(names), generator=generator)
+    return augmentation.augment(images, names, variations(names, draws))
 
 
 def pictures(count: int, size: int = 8) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
-from fedaf.data.pixels import normalise
+from fedaf.data.pixels import take
 from fedaf.models.backbone import Backbone
 from fedaf.protocol import Engine, Key, Shard, Task, Tensors
 
@@ -234,7 +234,7 @@ class Condensation:
         """Features of the real images of the step, all pairs one after the other, and logits where they matter."""
         picks = (self._uniform * self._counts).long().minimum(self._counts - 1)
         rows = (self._starts + picks).flatten()
-        batches = (normalise(self._pool[rows[part]], self._task.mean, self._task.std) for part in self._real_parts)
+        batches = (take(self._pool, rows[part], self._task.mean, self._task.std) for part in self._real_parts)
         if self._objective.match_logits:
             features, logits = zip(*(self._outputs(weights, batch) for batch in batches), strict=True)
             return _joined(features), _joined(logits)

@@ -1,5 +1,6 @@
 """Between pixels as stored and sent (uint8) and pixels as a model sees them (normalised float32)."""
 
+import importlib.util
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -14,10 +15,24 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return torch.addcmul(shift, images.contiguous(), scale)  # in one pass, which matters on a GPU
 
 
+def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
+    if images.is_cuda and _kernels_are_here():
+        from fedaf.data import pixel_kernels
+
+        return pixel_kernels.take(images, rows, *_affine(tuple(mean), tuple(std), images.device))
+    return normalise(images[rows], mean, std)
+
+
 def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """The inverse of ``normalise``, clamped and rounded: what is uploaded."""
     scale, shift = _affine(tuple(mean), tuple(std), images.device)
     return images.detach().sub(shift).div_(scale).round_().clamp_(0, 255).to(torch.uint8)
+
+
+@lru_cache
+def _kernels_are_here() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @lru_cache(maxsize=64)  # a new copy to the device for every batch would make a GPU wait for it

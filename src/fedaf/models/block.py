@@ -1,30 +1,73 @@
 """One block of a ConvNet and what can be computed of it, each in one or two launches of a kernel.
 
-A block with ``filters`` convolves its images itself, anew each time, and never writes the convolution's output: with
-few input channels that is by far the largest tensor, and cheap to compute. Sums are always taken in the same order.
+A block with ``filters`` convolves patches of its images itself, anew each time, and never writes the convolution's
+output: with few input channels that is by far the largest tensor, and cheap to compute. Sums are always taken in the
+same order.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedaf.models import kernels
-from fedaf.models.kernels import Affine, Fixed, Sizes, View
+from fedaf.models.kernels import Affine, Fixed, Images, Sizes, View
 
 _FOLD_TILE = 256  # pixels
-_FINISH_TILE = (128, 16)  # programs' sums, channels
+_FINISH_TILE = (16, 128)  # channels, programs' sums
+
+
+class _Launch(NamedTuple):
+    """How a kernel is launched: pooling windows in a tile, warps of a program, and programs for each processor of the
+    GPU, which go through many tiles; 0 is a program for each tile."""
+
+    tile: int
+    warps: int
+    programs: int
+
+
+# Measured on an H200, in bf16, for 128 filters; by kernel, and whether it convolves itself.
+_LAUNCHES = {
+    ("forward", True): _Launch(64, 4, 4),
+    ("forward", False): _Launch(32, 4, 0),
+    ("statistics", True): _Launch(64, 4, 4),
+    ("statistics", False): _Launch(128, 4, 4),
+    ("sums", True): _Launch(64, 4, 4),
+    ("sums", False): _Launch(128, 8, 4),
+    ("source_gradient", False): _Launch(32, 4, 0),
+    ("filter_gradient", True): _Launch(64, 4, 2),
+    ("patch_gradients", True): _Launch(64, 4, 4),
+    ("unfold", True): _Launch(64, 4, 0),
+}
+
+
+class Frame(NamedTuple):
+    """Images that a block convolves: how they lie in memory, and how they are padded."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    padding: int
+
+    @property
+    def sizes(self) -> Images:
+        return Images(self.shape[2], self.shape[3], self.padding)
+
+    def pooled(self, channels: int) -> tuple[int, int, int, int]:
+        height, width = ((side + 2 * self.padding - 2) // 2 for side in self.shape[2:])
+        return self.shape[0], channels, height, width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """``source`` is the convolution's output [N, C, H, W] without its bias or, with ``filters``, the images. ``mean``
-    and ``variance`` are those it is normalised with; without ``gamma`` it is not. Results are in ``dtype``."""
+    """``source`` is the convolution's output [N, C, H, W] without its bias or, with ``filters``, the ``patches`` of its
+    images. ``mean`` and ``variance`` are those it is normalised with; without ``gamma`` it is not. Its pooled maps have
+    the ``shape`` and are in ``dtype``."""
 
     source: Tensor
     filters: Tensor | None
-    padding: int
+    shape: tuple[int, int, int, int]
     dtype: torch.dtype
     bias: Tensor | None = None
     gamma: Tensor | None = None
@@ -35,16 +78,12 @@ class Block:
 
     def pooled(self, memory_format: torch.memory_format) -> Tensor:
         """The block's output."""
-        result = torch.empty(
-            self._pooled_shape, dtype=self.dtype, device=self.source.device, memory_format=memory_format
-        )
-        kernels.forward[(self._tiles if self.filters is None else self._programs(4),)](
-            **self._arguments(),
+        result = torch.empty(self.shape, dtype=self.dtype, device=self.source.device, memory_format=memory_format)
+        self._run(
+            "forward",
             affine=self._affine(),
             pooled=View(result, *result.stride()),
             unroll=4 if self.filters is None else 1,  # four convolutions at once would need too many registers
-            num_warps=8,
-            num_stages=1,
         )
         return result
 
@@ -59,12 +98,11 @@ class Block:
     ) -> Tensor:
         """The mean and the variance of each channel in this batch, [2, C], without the convolution's ``bias``; the
         running ones, and the number of ``batches`` behind them, are brought up to date in place."""
-        programs = self._programs(4)
-        partials = self._new(programs, 2, self._channels)
-        kernels.statistics[(programs,)](**self._arguments(), partials=partials, num_warps=8, num_stages=1)
-        batch = self._new(2, self._channels)
-        rows, columns = _FINISH_TILE
-        kernels.finish_statistics[(self._channels // columns,)](
+        programs, channels = self._programs("statistics"), self.shape[1]
+        partials, batch = self._new(2, channels, programs), self._new(2, channels)
+        self._run("statistics", partials=partials)
+        columns, rows = _FINISH_TILE
+        kernels.finish_statistics[(channels // columns,)](
             partials,
             batch,
             bias,
@@ -74,7 +112,7 @@ class Block:
             programs,
             4 * self._positions,
             momentum,
-            channels=self._channels,
+            channels=channels,
             rows=rows,
             columns=columns,
         )
@@ -82,94 +120,73 @@ class Block:
 
     def sums(self, gradient: Tensor) -> Tensor:
         """The gradients of ``beta`` and of ``gamma``, [2, C]; without ``gamma``, of the bias and zero."""
-        programs = self._programs(4)
-        partials = self._new(programs, 2, self._channels)
-        kernels.sums[(programs,)](
-            **self._arguments(), **self._backward(gradient), partials=partials, num_warps=8, num_stages=1
-        )
-        return partials.sum(0)
+        partials = self._new(2, self.shape[1], self._programs("sums"))
+        self._run("sums", **self._backward(gradient), partials=partials)
+        return partials.sum(-1)
 
     def source_gradient(self, gradient: Tensor, totals: Tensor | None) -> Tensor:
         """The gradient of the convolution's output, channels-last. ``totals`` are the ``sums`` where ``mean`` and
         ``variance`` are the batch's own, and so depend on it."""
         result = torch.empty_like(self.source, memory_format=torch.channels_last)
-        kernels.source_gradient[(self._tiles,)](
-            **self._arguments(),
-            **self._backward(gradient),
-            totals=totals,
-            result=View(result, *result.stride()),
-            num_warps=8,
-            num_stages=1,
-        )
+        view = View(result, *result.stride())
+        self._run("source_gradient", **self._backward(gradient), totals=totals, result=view)
         return result
 
     def filter_gradient(self, gradient: Tensor, totals: Tensor | None) -> Tensor:
         """The gradient of the filters in float32, laid out as they are; ``totals`` as above."""
         assert self.filters is not None
-        strides = torch.empty_like(self.filters, device="meta").stride()
-        programs = self._programs(2)
-        partials = self._new(programs, self.filters.numel())
-        kernels.filter_gradient[(programs,)](
-            **self._arguments(),
-            **self._backward(gradient),
-            totals=totals,
-            partials=View(partials, *strides),
-            num_warps=8,
-            num_stages=1,
-        )
-        return partials.sum(0).as_strided(self.filters.shape, strides)
+        strides, programs = torch.empty_like(self.filters, device="meta").stride(), self._programs("filter_gradient")
+        partials = self._new(self.filters.numel(), programs)
+        view = View(partials, *(stride * programs for stride in strides))
+        self._run("filter_gradient", **self._backward(gradient), totals=totals, partials=view)
+        return partials.sum(-1).as_strided(self.filters.shape, strides)
 
-    def image_gradient(self, gradient: Tensor) -> Tensor:
+    def image_gradient(self, gradient: Tensor, frame: Frame) -> Tensor:
         """The gradient of the images, laid out as they are, where ``mean`` and ``variance`` do not depend on them."""
-        number, inputs, height, width = self.source.shape
-        arguments = self._arguments()
+        number, inputs, height, width = frame.shape
         patches = self._new(9 * inputs, 4, self._positions, dtype=self.dtype)
-        kernels.patch_gradients[(self._programs(2),)](
-            **arguments, **self._backward(gradient), result=patches, num_warps=8, num_stages=1
-        )
-        result = torch.empty_like(self.source)
+        self._run("patch_gradients", **self._backward(gradient), result=patches)
+        result = torch.empty_strided(frame.shape, frame.stride, dtype=frame.dtype, device=gradient.device)
         pixels = number * height * width
         kernels.fold[(-(-pixels // _FOLD_TILE),)](
             patches,
             View(result, *result.stride()),
             self._positions,
             pixels,
-            arguments["sizes"],
+            Sizes(*self.shape[2:]),
+            frame.sizes,
             inputs=inputs,
             tile=_FOLD_TILE,
         )
         return result
 
-    @property
-    def _channels(self) -> int:
-        return self.source.shape[1] if self.filters is None else self.filters.shape[0]
+    def _run(self, kernel: str, **arguments: Any) -> None:
+        first = self.filters is not None
+        launch = _LAUNCHES[kernel, first]
+        getattr(kernels, kernel)[(self._programs(kernel),)](
+            source=self.source if first else View(self.source, *self.source.stride()),
+            filters=None if self.filters is None else View(self.filters, *self.filters.stride()),
+            positions=self._positions,
+            sizes=Sizes(*self.shape[2:]),
+            fixed=_fixed(kernel, self.filters, self.shape[1], self.dtype),
+            **arguments,
+            num_warps=launch.warps,
+            num_stages=1,
+        )
 
-    @property
-    def _pooled_shape(self) -> tuple[int, int, int, int]:
-        number, _, height, width = self.source.shape
-        grow = 0 if self.filters is None else 2 * self.padding - 2
-        return number, self._channels, (height + grow) // 2, (width + grow) // 2
+    def _programs(self, kernel: str) -> int:
+        first = self.filters is not None
+        tiles = -(-self._positions // _tile(kernel, first, self.shape[1]))
+        each = _LAUNCHES[kernel, first].programs
+        if kernels.INTERPRETED:
+            return min(tiles, 2) if each else tiles
+        processors: int = torch.cuda.get_device_properties(self.source.device).multi_processor_count
+        return min(tiles, each * processors) if each else tiles
 
     @property
     def _positions(self) -> int:
-        number, _, height, width = self._pooled_shape
+        number, _, height, width = self.shape
         return number * height * width
-
-    @property
-    def _tile(self) -> int:
-        """Small enough for two programs of 256 threads on each processor to have all their registers."""
-        return 16 if kernels.INTERPRETED else min(64, 4096 // self._channels)
-
-    @property
-    def _tiles(self) -> int:
-        return -(-self._positions // self._tile)
-
-    def _programs(self, for_each_processor: int) -> int:
-        """Where each works on many tiles: what it loads or sums up once is for all of them."""
-        if kernels.INTERPRETED:
-            return min(self._tiles, 2)
-        processors: int = torch.cuda.get_device_properties(self.source.device).multi_processor_count
-        return min(self._tiles, for_each_processor * processors)
 
     def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.source.new_empty(shape, dtype=dtype)
@@ -177,18 +194,38 @@ class Block:
     def _affine(self) -> Affine:
         return Affine(self.bias, self.gamma, self.beta, self.mean, self.variance, self.eps)
 
-    def _arguments(self) -> dict[str, Any]:
-        inputs = 0 if self.filters is None else self.filters.shape[1]
-        columns = 16 if inputs < 2 else 32 if inputs < 4 else 64
-        _, _, pooled_height, pooled_width = self._pooled_shape
-        _, _, height, width = self.source.shape
-        return {
-            "source": View(self.source, *self.source.stride()),
-            "filters": None if self.filters is None else View(self.filters, *self.filters.stride()),
-            "positions": self._positions,
-            "sizes": Sizes(pooled_height, pooled_width, height, width, self.padding),
-            "fixed": Fixed(inputs, columns, self._channels, self._tile, kernels.DTYPES[self.dtype]),
-        }
-
     def _backward(self, gradient: Tensor) -> dict[str, Any]:
         return {"affine": self._affine(), "gradient": View(gradient, *gradient.stride())}
+
+
+def patches(images: Tensor, filters: Tensor, frame: Frame, dtype: torch.dtype) -> Tensor:
+    """What the filters see of the images, side by side for each place of the convolution's output: [4, windows, K],
+    the four places of a pooling window apart."""
+    number, channels, height, width = frame.pooled(len(filters))
+    fixed = _fixed("unfold", filters, channels, dtype)
+    positions = number * height * width
+    result = images.new_empty((4, positions, fixed.columns), dtype=dtype)
+    kernels.unfold[(-(-positions // fixed.tile), 4)](
+        View(images, *images.stride()),
+        result,
+        positions,
+        Sizes(height, width),
+        frame.sizes,
+        fixed=fixed,
+        num_warps=_LAUNCHES["unfold", True].warps,
+    )
+    return result
+
+
+def _fixed(kernel: str, filters: Tensor | None, channels: int, dtype: torch.dtype) -> Fixed:
+    inputs = 0 if filters is None else filters.shape[1]
+    columns = 16 if inputs < 2 else 32 if inputs < 4 else 64
+    return Fixed(inputs, columns, channels, _tile(kernel, filters is not None, channels), kernels.DTYPES[dtype])
+
+
+def _tile(kernel: str, first: bool, channels: int) -> int:
+    """A tile for more filters has fewer windows, so that a program has registers for both."""
+    if kernels.INTERPRETED:
+        return 16
+    tile = _LAUNCHES[kernel, first].tile
+    return tile if kernel == "unfold" else min(128, max(16, tile * 128 // channels))

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from fedaf.models.block import Block
+    from fedaf.models.block import Block, Frame
 
 _FEW_INPUTS = 4  # channels up to which the convolution is computed again rather than stored
 _FILTERS = (16, 32, 64, 128, 256)
@@ -46,25 +46,30 @@ def conv_norm_relu_pool(
 
     In training mode the running statistics of a BatchNorm are brought up to date, as if it were called itself.
     """
-    padding = int(conv.padding[0])
+    from fedaf.models.block import Frame, patches
+
     dtype = _compute_dtype(images)
-    source: Tensor = images
-    filters: Tensor | None = conv.weight
-    if not _is_first(conv):
+    frame = Frame(images.shape, images.stride(), images.dtype, int(conv.padding[0]))
+    options = _Options(frame, frame.pooled(conv.out_channels), dtype, memory_format)
+    source, seen = images, None
+    if _is_first(conv):
+        seen = patches(images, conv.weight, frame, dtype)
+    else:
         weight = conv.weight.to(dtype, memory_format=torch.channels_last)
-        source, filters = F.conv2d(images.to(dtype), weight, padding=padding), None
-    options = _Options(padding, dtype, memory_format)
+        source = F.conv2d(images.to(dtype), weight, padding=frame.padding)
+    filters = conv.weight if seen is not None else None
     if not isinstance(norm, nn.BatchNorm2d):
-        return _apply(source, filters, conv.bias, None, None, None, None, options)
+        return _apply(source, seen, filters, conv.bias, None, None, None, None, options)
     mean, variance = norm.running_mean, norm.running_var
     if norm.training:
-        mean, variance = _batch_statistics(source, filters, conv, norm, options)
+        mean, variance = _batch_statistics(source, seen, filters, conv, norm, options)
     options = options._replace(eps=norm.eps, batch_statistics=norm.training)
-    return _apply(source, filters, conv.bias, norm.weight, norm.bias, mean, variance, options)
+    return _apply(source, seen, filters, conv.bias, norm.weight, norm.bias, mean, variance, options)
 
 
 class _Options(NamedTuple):
-    padding: int
+    frame: "Frame"
+    shape: tuple[int, int, int, int]
     dtype: torch.dtype
     memory_format: torch.memory_format
     eps: float = 0.0
@@ -72,36 +77,39 @@ class _Options(NamedTuple):
 
 
 class _NormReluPool(torch.autograd.Function):
-    """All that follows a convolution, and where there are ``filters`` the convolution too."""
+    """All that follows a convolution, whose output is the ``source``; or, where there are ``patches`` of the source,
+    the convolution of them too."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, ctx.options = arguments
+    def forward(ctx: Any, source: Tensor, *arguments: Any) -> Tensor:
+        patches, *tensors, ctx.options = arguments
+        tensors = [source if patches is None else patches, *tensors]
         ctx.save_for_backward(*tensors)
         return _block(ctx.options, *tensors).pooled(ctx.options.memory_format)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        block = _block(ctx.options, *ctx.saved_tensors)
+        options: _Options = ctx.options
+        block = _block(options, *ctx.saved_tensors)
         _, filters, bias, gamma, beta, *_ = ctx.saved_tensors
-        for_source, for_filters, for_bias, for_gamma, for_beta, *_ = ctx.needs_input_grad
-        sums = block.sums(gradient) if ctx.options.batch_statistics or for_bias else None
-        totals = sums if ctx.options.batch_statistics else None
+        for_source, _, for_filters, for_bias, for_gamma, for_beta, *_ = ctx.needs_input_grad
+        sums = block.sums(gradient) if options.batch_statistics or for_bias else None
+        totals = sums if options.batch_statistics else None
         results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         if for_source and filters is None:
             results[0] = block.source_gradient(gradient, totals)
         elif for_source:
-            results[0] = block.image_gradient(gradient)
+            results[0] = block.image_gradient(gradient, options.frame)
         if for_filters:
-            results[1] = block.filter_gradient(gradient, totals).to(filters.dtype)
+            results[2] = block.filter_gradient(gradient, totals).to(filters.dtype)
         if sums is not None:
             if for_bias:  # which the batch's mean takes away again
-                results[2] = torch.zeros_like(bias) if totals is not None else sums[0].to(bias.dtype)
+                results[3] = torch.zeros_like(bias) if totals is not None else sums[0].to(bias.dtype)
             if for_gamma:
-                results[3] = sums[1].to(gamma.dtype)
+                results[4] = sums[1].to(gamma.dtype)
             if for_beta:
-                results[4] = sums[0].to(beta.dtype)
+                results[5] = sums[0].to(beta.dtype)
         return tuple(results)
 
 
@@ -125,7 +133,7 @@ def _block(
     return Block(
         source=source,
         filters=filters,
-        padding=options.padding,
+        shape=options.shape,
         dtype=options.dtype,
         bias=None if options.batch_statistics else bias,  # nor is it in the batch's mean
         gamma=gamma,
@@ -137,13 +145,18 @@ def _block(
 
 
 def _batch_statistics(
-    source: Tensor, filters: Tensor | None, conv: nn.Conv2d, norm: nn.BatchNorm2d, options: _Options
+    source: Tensor,
+    patches: Tensor | None,
+    filters: Tensor | None,
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    options: _Options,
 ) -> Tensor:
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
-    return _block(options, source, filters).statistics(
+    return _block(options, source if patches is None else patches, filters).statistics(
         bias=conv.bias,
         running_mean=norm.running_mean,
         running_variance=norm.running_var,

@@ -1,8 +1,9 @@
 """Triton kernels for a ConvNet's block: normalisation, ReLU and 2x2 average pooling in one pass over the convolution.
 
-The convolution's output is read from memory or, where there are filters, computed from the images wherever it is
-needed. A tile of it is [C, tile]: at one place in each of ``tile`` pooling windows, all channels. Channels come first
-since a thread then holds the values of few of them, and of few their scale, shift and mean.
+The convolution's output is read from memory or, where there are filters, computed from patches of the images wherever
+it is needed: all that a filter sees at one place lies side by side. A tile of it is [C, tile]: at one place in each of
+``tile`` pooling windows, all channels. Channels come first since a thread then holds the values of few of them, and of
+few their scale, shift and mean.
 """
 
 from typing import Any, NamedTuple
@@ -38,12 +39,17 @@ class Affine(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of the pooled map, and of the images and their padding."""
+    """Of the pooled map."""
 
     height: Any
     width: Any
-    image_height: Any
-    image_width: Any
+
+
+class Images(NamedTuple):
+    """How large images are, and how they are padded."""
+
+    height: Any
+    width: Any
     padding: Any
 
 
@@ -93,30 +99,21 @@ def _matrix(filters, fixed: tl.constexpr):
 
 
 @triton.jit
-def _patches(images, n, y, x, inside, sizes, fixed: tl.constexpr):
-    """What the filters see at (y, x) of the convolution's output, [K, tile]."""
+def _patches(patches, q, position, inside, positions, fixed: tl.constexpr):
+    """What the filters see at place ``q`` of each pooling window, [K, tile]."""
     k = tl.arange(0, fixed.columns)[:, None]
-    tap = k % _TAPS
-    down = tap // 3 - sizes.padding
-    right = tap % 3 - sizes.padding
-    row = y + down
-    column = x + right
-    # One comparison instead of two: a negative number is a large one without its sign.
-    there = row.to(tl.uint32, bitcast=True) < tl.cast(sizes.image_height, tl.uint32)
-    there &= column.to(tl.uint32, bitcast=True) < tl.cast(sizes.image_width, tl.uint32)
-    there &= inside & (k < fixed.inputs * _TAPS)
-    offset = k // _TAPS * images.c + down * images.y + right * images.x
-    return tl.load(_pointers(images, n, y, x) + offset, mask=there, other=0).to(fixed.dtype)
+    row = q * positions + position
+    return tl.load(patches + row.to(tl.int64) * fixed.columns + k, mask=inside, other=0)
 
 
 @triton.jit
-def _convolved(source, matrix, n, y, x, inside, sizes, fixed: tl.constexpr):
-    """The convolution's output at (y, x), [C, tile]; zero where there is no position."""
+def _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed: tl.constexpr):
+    """The convolution's output at place ``q`` of each pooling window, [C, tile]; zero where there is no window."""
     if matrix is None:
-        pointers = _pointers(source, n, y, x) + _channels(fixed) * source.c
+        pointers = _pointers(source, n, 2 * y + q // 2, 2 * x + q % 2) + _channels(fixed) * source.c
         return tl.load(pointers, mask=inside, other=0).to(tl.float32)
     else:
-        patches = _patches(source, n, y, x, inside, sizes, fixed)
+        patches = _patches(source, q, position, inside, positions, fixed)
         return tl.dot(matrix, patches, input_precision="ieee")
 
 
@@ -175,29 +172,29 @@ def forward(source, filters, affine, pooled, positions, sizes, fixed: tl.constex
     matrix = None if filters is None else _matrix(filters, fixed)
     scale, shift = _scale_and_shift(affine, fixed)
     for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        _, n, y, x, inside = _window(tile, positions, sizes, fixed)
+        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
         total = tl.full((fixed.channels, fixed.tile), 0, tl.float32)
         for q in tl.range(4, loop_unroll_factor=unroll):
-            z = _convolved(source, matrix, n, 2 * y + q // 2, 2 * x + q % 2, inside, sizes, fixed)
+            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
             total += tl.maximum(z * scale + shift, 0, tl.PropagateNan.ALL)
         tl.store(_pointers(pooled, n, y, x) + _channels(fixed) * pooled.c, 0.25 * total, mask=inside)
 
 
 @triton.jit(do_not_specialize=["positions"])
 def statistics(source, filters, partials, positions, sizes, fixed: tl.constexpr):
-    """Each program's sum of values and of their squares, [programs, 2, C]."""
+    """Each program's sum of values and of their squares, [2, C, programs]."""
     matrix = None if filters is None else _matrix(filters, fixed)
     total = tl.full((fixed.channels,), 0, tl.float32)
     squares = tl.full((fixed.channels,), 0, tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        _, n, y, x, inside = _window(tile, positions, sizes, fixed)
+        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
         for q in range(4):
-            z = _convolved(source, matrix, n, 2 * y + q // 2, 2 * x + q % 2, inside, sizes, fixed)
+            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
             total += tl.sum(z, 1)
             squares += tl.sum(z * z, 1)
-    row = partials + tl.program_id(0) * 2 * fixed.channels + tl.arange(0, fixed.channels)
-    tl.store(row, total)
-    tl.store(row + fixed.channels, squares)
+    mine = partials + tl.arange(0, fixed.channels) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(mine, total)
+    tl.store(mine + fixed.channels * tl.num_programs(0), squares)
 
 
 @triton.jit(do_not_specialize=["programs", "count"])
@@ -216,15 +213,15 @@ def finish_statistics(
     columns: tl.constexpr,
 ):
     c = tl.program_id(0) * columns + tl.arange(0, columns)
-    total = tl.zeros((rows, columns), tl.float32)
-    squares = tl.zeros((rows, columns), tl.float32)
+    total = tl.zeros((columns, rows), tl.float32)
+    squares = tl.zeros((columns, rows), tl.float32)
     for first in range(0, programs, rows):
-        row = (first + tl.arange(0, rows))[:, None]
-        pointers = partials + row * 2 * channels + c[None, :]
-        total += tl.load(pointers, mask=row < programs, other=0)
-        squares += tl.load(pointers + channels, mask=row < programs, other=0)
-    mean = tl.sum(total, 0) / count
-    variance = tl.maximum(tl.sum(squares, 0) / count - mean * mean, 0, tl.PropagateNan.ALL)
+        program = (first + tl.arange(0, rows))[None, :]
+        pointers = partials + c[:, None] * programs + program
+        total += tl.load(pointers, mask=program < programs, other=0)
+        squares += tl.load(pointers + channels * programs, mask=program < programs, other=0)
+    mean = tl.sum(total, 1) / count
+    variance = tl.maximum(tl.sum(squares, 1) / count - mean * mean, 0, tl.PropagateNan.ALL)
     tl.store(batch + c, mean)
     tl.store(batch + channels + c, variance)
     if bias is not None:
@@ -239,56 +236,54 @@ def finish_statistics(
 
 @triton.jit(do_not_specialize=["positions"])
 def sums(source, filters, affine, gradient, partials, positions, sizes, fixed: tl.constexpr):
-    """Each program's sum of gradients, and of their products with the normalised values, [programs, 2, C]."""
+    """Each program's sum of gradients, and of their products with the normalised values, [2, C, programs]."""
     matrix = None if filters is None else _matrix(filters, fixed)
     scale, shift = _scale_and_shift(affine, fixed)
     mean, deviation = (None, None) if affine.gamma is None else _moments(affine, fixed)
     total = tl.full((fixed.channels,), 0, tl.float32)
     products = tl.full((fixed.channels,), 0, tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        _, n, y, x, inside = _window(tile, positions, sizes, fixed)
+        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
         share = _share(gradient, n, y, x, inside, fixed)
         for q in range(4):
-            z = _convolved(source, matrix, n, 2 * y + q // 2, 2 * x + q % 2, inside, sizes, fixed)
+            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
             g = tl.where(z * scale + shift > 0, share, 0)
             total += tl.sum(g, 1)
             if mean is not None:
                 products += tl.sum(g * (z - mean[:, None]), 1)
-    row = partials + tl.program_id(0) * 2 * fixed.channels + tl.arange(0, fixed.channels)
-    tl.store(row, total)
-    tl.store(row + fixed.channels, products if deviation is None else products * deviation)
+    mine = partials + tl.arange(0, fixed.channels) * tl.num_programs(0) + tl.program_id(0)
+    tl.store(mine, total)
+    tl.store(mine + fixed.channels * tl.num_programs(0), products if deviation is None else products * deviation)
 
 
 @triton.jit(do_not_specialize=["positions"])
 def source_gradient(source, filters, affine, gradient, totals, result, positions, sizes, fixed: tl.constexpr):
     scale, shift = _scale_and_shift(affine, fixed)
     constant, multiple = (None, None) if totals is None else _corrections(affine, totals, positions, fixed)
-    _, n, y, x, inside = _window(tl.program_id(0), positions, sizes, fixed)
+    position, n, y, x, inside = _window(tl.program_id(0), positions, sizes, fixed)
     share = _share(gradient, n, y, x, inside, fixed)
     for q in tl.static_range(4):
-        row = 2 * y + q // 2
-        column = 2 * x + q % 2
-        z = _convolved(source, None, n, row, column, inside, sizes, fixed)
-        pointers = _pointers(result, n, row, column) + _channels(fixed) * result.c
+        z = _convolved(source, None, q, position, n, y, x, inside, positions, fixed)
+        pointers = _pointers(result, n, 2 * y + q // 2, 2 * x + q % 2) + _channels(fixed) * result.c
         tl.store(pointers, _through(z, share, scale, shift, constant, multiple), mask=inside)
 
 
 @triton.jit(do_not_specialize=["positions"])
 def filter_gradient(source, filters, affine, gradient, totals, partials, positions, sizes, fixed: tl.constexpr):
-    """Each program's sum over positions of gradient times patch, laid out as the filters are."""
+    """Each program's sum over positions of gradient times patch, [filters, programs]."""
     matrix = _matrix(filters, fixed)
     scale, shift = _scale_and_shift(affine, fixed)
     constant, multiple = (None, None) if totals is None else _corrections(affine, totals, positions, fixed)
     total = tl.full((fixed.channels, fixed.columns), 0, tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        _, n, y, x, inside = _window(tile, positions, sizes, fixed)
+        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
         share = _share(gradient, n, y, x, inside, fixed)
         for q in range(4):
-            patches = _patches(source, n, 2 * y + q // 2, 2 * x + q % 2, inside, sizes, fixed)
+            patches = _patches(source, q, position, inside, positions, fixed)
             z = tl.dot(matrix, patches, input_precision="ieee")
             dz = _through(z, share, scale, shift, constant, multiple).to(fixed.dtype)
             total = tl.dot(dz, tl.trans(patches), total, input_precision="ieee")
-    pointers = _matrix_pointers(partials, fixed) + tl.program_id(0) * (fixed.inputs * _TAPS * fixed.channels)
+    pointers = _matrix_pointers(partials, fixed) + tl.program_id(0)
     tl.store(pointers, total, mask=(tl.arange(0, fixed.columns) < fixed.inputs * _TAPS)[None, :])
 
 
@@ -302,26 +297,44 @@ def patch_gradients(source, filters, affine, gradient, result, positions, sizes,
         position, n, y, x, inside = _window(tile, positions, sizes, fixed)
         share = _share(gradient, n, y, x, inside, fixed)
         for q in range(4):
-            z = _convolved(source, matrix, n, 2 * y + q // 2, 2 * x + q % 2, inside, sizes, fixed)
+            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
             dz = _through(z, share, scale, shift, None, None).to(fixed.dtype)
             pixels = tl.dot(tl.trans(matrix), dz, input_precision="ieee")
             pointers = result + (4 * k + q).to(tl.int64) * positions + position
             tl.store(pointers, pixels, mask=inside & (k < fixed.inputs * _TAPS))
 
 
+@triton.jit(do_not_specialize=["positions"])
+def unfold(images, result, positions, sizes, frame, fixed: tl.constexpr):
+    """What the filters see at each place of each pooling window, [4, positions, K]; zero beyond the last column."""
+    position = (tl.program_id(0) * fixed.tile + tl.arange(0, fixed.tile))[:, None]
+    line = position // sizes.width
+    n = line // sizes.height
+    k = tl.arange(0, fixed.columns)[None, :]
+    tap = k % _TAPS
+    q = tl.program_id(1)
+    row = 2 * (line % sizes.height) + q // 2 + tap // 3 - frame.padding
+    column = 2 * (position % sizes.width) + q % 2 + tap % 3 - frame.padding
+    there = (row >= 0) & (row < frame.height) & (column >= 0) & (column < frame.width)
+    there &= (position < positions) & (k < fixed.inputs * _TAPS)
+    pixels = tl.load(_pointers(images, n, row, column) + k // _TAPS * images.c, mask=there, other=0)
+    place = q * positions + position
+    tl.store(result + place.to(tl.int64) * fixed.columns + k, pixels.to(fixed.dtype), mask=position < positions)
+
+
 @triton.jit
-def fold(columns, result, positions, pixels, sizes, inputs: tl.constexpr, tile: tl.constexpr):
+def fold(columns, result, positions, pixels, sizes, frame, inputs: tl.constexpr, tile: tl.constexpr):
     """The sum, for each pixel, over all patches that it is in."""
     pixel = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = pixel < pixels
-    x = pixel % sizes.image_width
-    y = pixel // sizes.image_width % sizes.image_height
-    n = pixel // (sizes.image_width * sizes.image_height)
+    x = pixel % frame.width
+    y = pixel // frame.width % frame.height
+    n = pixel // (frame.width * frame.height)
     for channel in tl.static_range(inputs):
         total = tl.zeros((tile,), tl.float32)
         for tap in tl.static_range(9):
-            row = y + sizes.padding - tap // 3
-            column = x + sizes.padding - tap % 3
+            row = y + frame.padding - tap // 3
+            column = x + frame.padding - tap % 3
             there = inside & (row >= 0) & (row < 2 * sizes.height) & (column >= 0) & (column < 2 * sizes.width)
             q = row % 2 * 2 + column % 2
             position = (n * sizes.height + row // 2) * sizes.width + column // 2

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.condensation.augmentation import augment, draws_of
-from fedaf.data.pixels import normalise
+from fedaf.condensation.augmentation import augment, draws_of, variations
+from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
 
 #: From a batch of normalised images and its labels to the terms of the loss, by name; their sum is minimised.
@@ -82,12 +82,13 @@ class Training:
         device, count = engine.device, len(labels)
         model.to(device).train()
         self._engine, self._task, self._clip, self._loss = engine, task, clip, loss or cross_entropy(model)
-        self._images, self._labels = images.to(device), labels.to(device)
+        self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum)
+        self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
         self._randomness = key.fold("order").torch(), key.fold("augment").torch(device)
         self._order = torch.zeros(count, dtype=torch.int64, device=device)
-        self._variations = torch.zeros(count, draws_of(task.augment), device=device)
+        self._draws = torch.zeros(count, draws_of(task.augment), device=device)
+        self._variations = variations(task.augment, self._draws)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(min(batch_size, count), device=device)
         self._totals: dict[str, Tensor] = {}
@@ -99,7 +100,9 @@ class Training:
         """Every image once, in a new order."""
         order, variation = self._randomness
         self._order.copy_(torch.randperm(len(self._order), generator=order))
-        self._variations.uniform_(generator=variation)
+        if self._task.augment:
+            drawn = self._draws.uniform_(generator=variation)
+            self._variations.copy_(variations(self._task.augment, drawn))
         self._position.zero_()
         for total in self._totals.values():
             total.zero_()
@@ -113,9 +116,10 @@ class Training:
     def _step(self, size: int) -> None:
         task, places = self._task, self._position + self._window[:size]
         rows = self._order[places]
-        batch = normalise(self._images[rows], task.mean, task.std)
+        batch = take(self._images, rows, task.mean, task.std)
+        batch = augment(batch, task.augment, self._variations[places])
         with self._engine.arithmetic():
-            terms = self._loss(augment(batch, task.augment, self._variations[places]), self._labels[rows])
+            terms = self._loss(batch, self._labels[rows])
         gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
