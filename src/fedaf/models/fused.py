@@ -56,7 +56,8 @@ def conv_norm_relu_pool(
         seen = patches(images, conv.weight, frame, dtype)
     else:
         weight = conv.weight.to(dtype, memory_format=torch.channels_last)
-        source = F.conv2d(images.to(dtype), weight, padding=frame.padding)
+        maps = images.to(dtype, memory_format=torch.channels_last)
+        source = F.conv2d(maps, weight, padding=frame.padding).contiguous(memory_format=torch.channels_last)
     filters = conv.weight if seen is not None else None
     if not isinstance(norm, nn.BatchNorm2d):
         return _apply(source, seen, filters, conv.bias, None, None, None, None, options)

@@ -1,9 +1,8 @@
 """Triton kernels for a ConvNet's block: normalisation, ReLU and 2x2 average pooling in one pass over the convolution.
 
-The convolution's output is read from memory or, where there are filters, computed from patches of the images wherever
-it is needed: all that a filter sees at one place lies side by side. A tile of it is [C, tile]: at one place in each of
-``tile`` pooling windows, all channels. Channels come first since a thread then holds the values of few of them, and of
-few their scale, shift and mean.
+The convolution's output is a matrix [places, C]. It is read from memory, channels-last, with its places in their order
+in the map; or, where there are filters, computed from patches [places, K] of the images wherever it is needed, with the
+four places of a pooling window one after the other. Kernels work on tiles of ``rows`` places with all channels.
 """
 
 from typing import Any, NamedTuple
@@ -39,8 +38,9 @@ class Affine(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of the pooled map."""
+    """How many places the convolution's output has, and how large the pooled map is."""
 
+    places: Any
     height: Any
     width: Any
 
@@ -60,16 +60,8 @@ class Fixed(NamedTuple):
     inputs: Any
     columns: Any
     channels: Any
-    tile: Any
+    rows: Any
     dtype: Any
-
-
-@triton.jit
-def _window(tile, positions, sizes, fixed: tl.constexpr):
-    """Of each pooled position of a tile: its index, image, row and column, and whether there is one; all [1, tile]."""
-    position = (tile * fixed.tile + tl.arange(0, fixed.tile))[None, :]
-    row = position // sizes.width
-    return position, row // sizes.height, row % sizes.height, position % sizes.width, position < positions
 
 
 @triton.jit
@@ -79,42 +71,62 @@ def _pointers(view, n, y, x):
 
 @triton.jit
 def _channels(fixed: tl.constexpr):
-    return tl.arange(0, fixed.channels)[:, None]
+    return tl.arange(0, fixed.channels)[None, :]
+
+
+@triton.jit
+def _window_of(place, sizes, fixed: tl.constexpr):
+    """The number of the pooling window that a place is in."""
+    if fixed.inputs > 0:
+        return place // 4
+    else:
+        line = place // (2 * sizes.width)
+        row = line // (2 * sizes.height) * sizes.height + line % (2 * sizes.height) // 2
+        return row * sizes.width + place % (2 * sizes.width) // 2
 
 
 @triton.jit
 def _matrix_pointers(filters, fixed: tl.constexpr):
-    """Of the filters as a matrix [C, K], whose columns run over input channel, row and column."""
-    k = tl.arange(0, fixed.columns)[None, :]
+    """Of the filters as a matrix [K, C], whose rows run over input channel, row and column."""
+    k = tl.arange(0, fixed.columns)[:, None]
     tap = k % _TAPS
-    offset = k // _TAPS * filters.c + tap // 3 * filters.y + tap % 3 * filters.x
-    return filters.data + _channels(fixed) * filters.n + offset
+    return (
+        filters.data
+        + k // _TAPS * filters.c
+        + tap // 3 * filters.y
+        + tap % 3 * filters.x
+        + (_channels(fixed) * filters.n)
+    )
 
 
 @triton.jit
 def _matrix(filters, fixed: tl.constexpr):
-    """The filters as a matrix [C, K], zero beyond the last column."""
-    there = (tl.arange(0, fixed.columns) < fixed.inputs * _TAPS)[None, :]
+    """The filters as a matrix [K, C], zero beyond the last row."""
+    there = (tl.arange(0, fixed.columns) < fixed.inputs * _TAPS)[:, None]
     return tl.load(_matrix_pointers(filters, fixed), mask=there, other=0).to(fixed.dtype)
 
 
 @triton.jit
-def _patches(patches, q, position, inside, positions, fixed: tl.constexpr):
-    """What the filters see at place ``q`` of each pooling window, [K, tile]."""
-    k = tl.arange(0, fixed.columns)[:, None]
-    row = q * positions + position
-    return tl.load(patches + row.to(tl.int64) * fixed.columns + k, mask=inside, other=0)
+def _patches(source, place, inside, fixed: tl.constexpr):
+    """What the filters see at these places, [rows, K]."""
+    k = tl.arange(0, fixed.columns)[None, :]
+    return tl.load(source + place[:, None].to(tl.int64) * fixed.columns + k, mask=inside[:, None], other=0)
 
 
 @triton.jit
-def _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed: tl.constexpr):
-    """The convolution's output at place ``q`` of each pooling window, [C, tile]; zero where there is no window."""
+def _stored(source, place, inside, fixed: tl.constexpr):
+    """A matrix [places, C] at these places, [rows, C]."""
+    pointers = source + place[:, None].to(tl.int64) * fixed.channels + _channels(fixed)
+    return tl.load(pointers, mask=inside[:, None], other=0).to(tl.float32)
+
+
+@triton.jit
+def _convolved(source, matrix, place, inside, fixed: tl.constexpr):
+    """The convolution's output at these places, [rows, C]; zero where there is none."""
     if matrix is None:
-        pointers = _pointers(source, n, 2 * y + q // 2, 2 * x + q % 2) + _channels(fixed) * source.c
-        return tl.load(pointers, mask=inside, other=0).to(tl.float32)
+        return _stored(source, place, inside, fixed)
     else:
-        patches = _patches(source, q, position, inside, positions, fixed)
-        return tl.dot(matrix, patches, input_precision="ieee")
+        return tl.dot(_patches(source, place, inside, fixed), matrix, input_precision="ieee")
 
 
 @triton.jit
@@ -138,24 +150,23 @@ def _scale_and_shift(affine, fixed: tl.constexpr):
         mean, deviation = _moments(affine, fixed)
         scale = _vector(affine.gamma, fixed) * deviation
         shift = (shift - mean) * scale + _vector(affine.beta, fixed)
-    return scale[:, None], shift[:, None]
+    return scale[None, :], shift[None, :]
 
 
 @triton.jit
-def _share(gradient, n, y, x, inside, fixed: tl.constexpr):
-    """The gradient of each of the four values that a pooled one is the mean of, [C, tile]."""
-    pointers = _pointers(gradient, n, y, x) + _channels(fixed) * gradient.c
-    return 0.25 * tl.load(pointers, mask=inside, other=0).to(tl.float32)
+def _share(gradient, place, inside, sizes, fixed: tl.constexpr):
+    """Of the gradient of the pooled map, which is the mean of four, what comes to each of these places, [rows, C]."""
+    return 0.25 * _stored(gradient, _window_of(place, sizes, fixed), inside, fixed)
 
 
 @triton.jit
-def _corrections(affine, totals, positions, fixed: tl.constexpr):
+def _corrections(affine, totals, sizes, fixed: tl.constexpr):
     """What the batch's own statistics take from the gradient: a constant, and a multiple of the value itself."""
     mean, deviation = _moments(affine, fixed)
-    over = _vector(affine.gamma, fixed) * deviation / (4.0 * positions)
+    over = _vector(affine.gamma, fixed) * deviation / sizes.places.to(tl.float32)
     multiple = over * deviation * _vector(totals + fixed.channels, fixed)
     constant = over * _vector(totals, fixed) - multiple * mean
-    return constant[:, None], multiple[:, None]
+    return constant[None, :], multiple[None, :]
 
 
 @triton.jit
@@ -167,34 +178,59 @@ def _through(z, share, scale, shift, constant, multiple):
     return result
 
 
-@triton.jit(do_not_specialize=["positions"])
-def forward(source, filters, affine, pooled, positions, sizes, fixed: tl.constexpr, unroll: tl.constexpr):
-    matrix = None if filters is None else _matrix(filters, fixed)
+@triton.jit
+def forward(source, affine, pooled, sizes, fixed: tl.constexpr):
+    """Each program pools ``rows`` windows of a convolution's output in memory."""
     scale, shift = _scale_and_shift(affine, fixed)
-    for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
-        total = tl.full((fixed.channels, fixed.tile), 0, tl.float32)
-        for q in tl.range(4, loop_unroll_factor=unroll):
-            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
-            total += tl.maximum(z * scale + shift, 0, tl.PropagateNan.ALL)
-        tl.store(_pointers(pooled, n, y, x) + _channels(fixed) * pooled.c, 0.25 * total, mask=inside)
+    window = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
+    inside = 4 * window < sizes.places
+    x = window % sizes.width
+    line = window // sizes.width
+    total = tl.full((fixed.rows, fixed.channels), 0, tl.float32)
+    for q in tl.static_range(4):
+        place = (2 * line + q // 2) * (2 * sizes.width) + 2 * x + q % 2
+        z = _stored(source, place, inside, fixed)
+        total += tl.maximum(z * scale + shift, 0, tl.PropagateNan.ALL)
+    pointers = _pointers(pooled, line // sizes.height, line % sizes.height, x)[:, None] + _channels(fixed) * pooled.c
+    tl.store(pointers, 0.25 * total, mask=inside[:, None])
 
 
-@triton.jit(do_not_specialize=["positions"])
-def statistics(source, filters, partials, positions, sizes, fixed: tl.constexpr):
+@triton.jit
+def convolving_forward(source, filters, affine, pooled, sizes, fixed: tl.constexpr):
+    """The same, of a convolution that is computed; ``rows`` are places here."""
+    matrix = _matrix(filters, fixed)
+    scale, shift = _scale_and_shift(affine, fixed)
+    windows: tl.constexpr = fixed.rows // 4
+    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
+        place = start + tl.arange(0, fixed.rows)
+        z = _convolved(source, matrix, place, place < sizes.places, fixed)
+        values = tl.maximum(z * scale + shift, 0, tl.PropagateNan.ALL)
+        means = 0.25 * tl.sum(tl.reshape(values, (windows, 4, fixed.channels)), 1)
+        window = start // 4 + tl.arange(0, windows)
+        line = window // sizes.width
+        place_in_map = _pointers(pooled, line // sizes.height, line % sizes.height, window % sizes.width)
+        tl.store(place_in_map[:, None] + _channels(fixed) * pooled.c, means, mask=(4 * window < sizes.places)[:, None])
+
+
+@triton.jit
+def statistics(source, filters, partials, sizes, fixed: tl.constexpr):
     """Each program's sum of values and of their squares, [2, C, programs]."""
     matrix = None if filters is None else _matrix(filters, fixed)
     total = tl.full((fixed.channels,), 0, tl.float32)
     squares = tl.full((fixed.channels,), 0, tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
-        for q in range(4):
-            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
-            total += tl.sum(z, 1)
-            squares += tl.sum(z * z, 1)
+    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
+        place = start + tl.arange(0, fixed.rows)
+        z = _convolved(source, matrix, place, place < sizes.places, fixed)
+        total += tl.sum(z, 0)
+        squares += tl.sum(z * z, 0)
+    _keep(partials, total, squares, fixed)
+
+
+@triton.jit
+def _keep(partials, first, second, fixed: tl.constexpr):
     mine = partials + tl.arange(0, fixed.channels) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(mine, total)
-    tl.store(mine + fixed.channels * tl.num_programs(0), squares)
+    tl.store(mine, first)
+    tl.store(mine + fixed.channels * tl.num_programs(0), second)
 
 
 @triton.jit(do_not_specialize=["programs", "count"])
@@ -234,96 +270,94 @@ def finish_statistics(
         tl.store(batches, tl.load(batches) + 1)
 
 
-@triton.jit(do_not_specialize=["positions"])
-def sums(source, filters, affine, gradient, partials, positions, sizes, fixed: tl.constexpr):
+@triton.jit
+def sums(source, filters, affine, gradient, partials, sizes, fixed: tl.constexpr):
     """Each program's sum of gradients, and of their products with the normalised values, [2, C, programs]."""
     matrix = None if filters is None else _matrix(filters, fixed)
     scale, shift = _scale_and_shift(affine, fixed)
     mean, deviation = (None, None) if affine.gamma is None else _moments(affine, fixed)
     total = tl.full((fixed.channels,), 0, tl.float32)
     products = tl.full((fixed.channels,), 0, tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
-        share = _share(gradient, n, y, x, inside, fixed)
-        for q in range(4):
-            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
-            g = tl.where(z * scale + shift > 0, share, 0)
-            total += tl.sum(g, 1)
-            if mean is not None:
-                products += tl.sum(g * (z - mean[:, None]), 1)
-    mine = partials + tl.arange(0, fixed.channels) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(mine, total)
-    tl.store(mine + fixed.channels * tl.num_programs(0), products if deviation is None else products * deviation)
-
-
-@triton.jit(do_not_specialize=["positions"])
-def source_gradient(source, filters, affine, gradient, totals, result, positions, sizes, fixed: tl.constexpr):
-    scale, shift = _scale_and_shift(affine, fixed)
-    constant, multiple = (None, None) if totals is None else _corrections(affine, totals, positions, fixed)
-    position, n, y, x, inside = _window(tl.program_id(0), positions, sizes, fixed)
-    share = _share(gradient, n, y, x, inside, fixed)
-    for q in tl.static_range(4):
-        z = _convolved(source, None, q, position, n, y, x, inside, positions, fixed)
-        pointers = _pointers(result, n, 2 * y + q // 2, 2 * x + q % 2) + _channels(fixed) * result.c
-        tl.store(pointers, _through(z, share, scale, shift, constant, multiple), mask=inside)
-
-
-@triton.jit(do_not_specialize=["positions"])
-def filter_gradient(source, filters, affine, gradient, totals, partials, positions, sizes, fixed: tl.constexpr):
-    """Each program's sum over positions of gradient times patch, [filters, programs]."""
-    matrix = _matrix(filters, fixed)
-    scale, shift = _scale_and_shift(affine, fixed)
-    constant, multiple = (None, None) if totals is None else _corrections(affine, totals, positions, fixed)
-    total = tl.full((fixed.channels, fixed.columns), 0, tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
-        share = _share(gradient, n, y, x, inside, fixed)
-        for q in range(4):
-            patches = _patches(source, q, position, inside, positions, fixed)
-            z = tl.dot(matrix, patches, input_precision="ieee")
-            dz = _through(z, share, scale, shift, constant, multiple).to(fixed.dtype)
-            total = tl.dot(dz, tl.trans(patches), total, input_precision="ieee")
-    pointers = _matrix_pointers(partials, fixed) + tl.program_id(0)
-    tl.store(pointers, total, mask=(tl.arange(0, fixed.columns) < fixed.inputs * _TAPS)[None, :])
+    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
+        place = start + tl.arange(0, fixed.rows)
+        inside = place < sizes.places
+        z = _convolved(source, matrix, place, inside, fixed)
+        g = tl.where(z * scale + shift > 0, _share(gradient, place, inside, sizes, fixed), 0)
+        total += tl.sum(g, 0)
+        if mean is not None:
+            products += tl.sum(g * (z - mean[None, :]), 0)
+    _keep(partials, total, products if deviation is None else products * deviation, fixed)
 
 
 @triton.jit
-def patch_gradients(source, filters, affine, gradient, result, positions, sizes, fixed: tl.constexpr):
-    """The gradient of each patch's pixels, [9 * inputs, 4, positions]: neighbours in the map lie side by side."""
+def source_gradient(source, affine, gradient, totals, result, sizes, fixed: tl.constexpr):
+    """Each program does ``rows`` places of a convolution's output in memory."""
+    scale, shift = _scale_and_shift(affine, fixed)
+    constant, multiple = (None, None) if totals is None else _corrections(affine, totals, sizes, fixed)
+    place = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
+    inside = place < sizes.places
+    z = _stored(source, place, inside, fixed)
+    dz = _through(z, _share(gradient, place, inside, sizes, fixed), scale, shift, constant, multiple)
+    pointers = result + place[:, None].to(tl.int64) * fixed.channels + _channels(fixed)
+    tl.store(pointers, dz, mask=inside[:, None])
+
+
+@triton.jit
+def filter_gradient(source, filters, affine, gradient, totals, partials, sizes, fixed: tl.constexpr):
+    """Each program's sum over places of patch times gradient, [filters, programs]."""
     matrix = _matrix(filters, fixed)
     scale, shift = _scale_and_shift(affine, fixed)
-    k = tl.arange(0, fixed.columns)[:, None]
-    for tile in range(tl.program_id(0), tl.cdiv(positions, fixed.tile), tl.num_programs(0)):
-        position, n, y, x, inside = _window(tile, positions, sizes, fixed)
-        share = _share(gradient, n, y, x, inside, fixed)
-        for q in range(4):
-            z = _convolved(source, matrix, q, position, n, y, x, inside, positions, fixed)
-            dz = _through(z, share, scale, shift, None, None).to(fixed.dtype)
-            pixels = tl.dot(tl.trans(matrix), dz, input_precision="ieee")
-            pointers = result + (4 * k + q).to(tl.int64) * positions + position
-            tl.store(pointers, pixels, mask=inside & (k < fixed.inputs * _TAPS))
+    constant, multiple = (None, None) if totals is None else _corrections(affine, totals, sizes, fixed)
+    total = tl.full((fixed.columns, fixed.channels), 0, tl.float32)
+    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
+        place = start + tl.arange(0, fixed.rows)
+        inside = place < sizes.places
+        patches = _patches(source, place, inside, fixed)
+        z = tl.dot(patches, matrix, input_precision="ieee")
+        dz = _through(z, _share(gradient, place, inside, sizes, fixed), scale, shift, constant, multiple)
+        dz = tl.where(inside[:, None], dz, 0).to(fixed.dtype)
+        total = tl.dot(tl.trans(patches), dz, total, input_precision="ieee")
+    there = (tl.arange(0, fixed.columns) < fixed.inputs * _TAPS)[:, None]
+    tl.store(_matrix_pointers(partials, fixed) + tl.program_id(0), total, mask=there)
 
 
-@triton.jit(do_not_specialize=["positions"])
-def unfold(images, result, positions, sizes, frame, fixed: tl.constexpr):
-    """What the filters see at each place of each pooling window, [4, positions, K]; zero beyond the last column."""
-    position = (tl.program_id(0) * fixed.tile + tl.arange(0, fixed.tile))[:, None]
-    line = position // sizes.width
+@triton.jit
+def patch_gradients(source, filters, affine, gradient, result, sizes, fixed: tl.constexpr):
+    """The gradient of each patch's pixels, [9 * inputs, places]: neighbours in the map lie side by side."""
+    matrix = _matrix(filters, fixed)
+    scale, shift = _scale_and_shift(affine, fixed)
+    k = tl.arange(0, fixed.columns)[None, :]
+    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
+        place = start + tl.arange(0, fixed.rows)
+        inside = place < sizes.places
+        z = _convolved(source, matrix, place, inside, fixed)
+        dz = _through(z, _share(gradient, place, inside, sizes, fixed), scale, shift, None, None).to(fixed.dtype)
+        pixels = tl.dot(dz, tl.trans(matrix), input_precision="ieee")
+        pointers = result + k.to(tl.int64) * sizes.places + place[:, None]
+        tl.store(pointers, pixels, mask=inside[:, None] & (k < fixed.inputs * _TAPS))
+
+
+@triton.jit
+def unfold(images, result, sizes, frame, fixed: tl.constexpr):
+    """What the filters see at each place, [places, K]; zero beyond the last column."""
+    place = (tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows))[:, None]
+    q = place % 4
+    window = place // 4
+    line = window // sizes.width
     n = line // sizes.height
     k = tl.arange(0, fixed.columns)[None, :]
     tap = k % _TAPS
-    q = tl.program_id(1)
     row = 2 * (line % sizes.height) + q // 2 + tap // 3 - frame.padding
-    column = 2 * (position % sizes.width) + q % 2 + tap % 3 - frame.padding
+    column = 2 * (window % sizes.width) + q % 2 + tap % 3 - frame.padding
     there = (row >= 0) & (row < frame.height) & (column >= 0) & (column < frame.width)
-    there &= (position < positions) & (k < fixed.inputs * _TAPS)
+    there &= (place < sizes.places) & (k < fixed.inputs * _TAPS)
     pixels = tl.load(_pointers(images, n, row, column) + k // _TAPS * images.c, mask=there, other=0)
-    place = q * positions + position
-    tl.store(result + place.to(tl.int64) * fixed.columns + k, pixels.to(fixed.dtype), mask=position < positions)
+    pointers = result + place.to(tl.int64) * fixed.columns + k
+    tl.store(pointers, pixels.to(fixed.dtype), mask=place < sizes.places)
 
 
 @triton.jit
-def fold(columns, result, positions, pixels, sizes, frame, inputs: tl.constexpr, tile: tl.constexpr):
+def fold(columns, result, pixels, sizes, frame, inputs: tl.constexpr, tile: tl.constexpr):
     """The sum, for each pixel, over all patches that it is in."""
     pixel = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = pixel < pixels
@@ -336,8 +370,8 @@ def fold(columns, result, positions, pixels, sizes, frame, inputs: tl.constexpr,
             row = y + frame.padding - tap // 3
             column = x + frame.padding - tap % 3
             there = inside & (row >= 0) & (row < 2 * sizes.height) & (column >= 0) & (column < 2 * sizes.width)
-            q = row % 2 * 2 + column % 2
-            position = (n * sizes.height + row // 2) * sizes.width + column // 2
-            plane = (4 * (channel * 9 + tap) + q).to(tl.int64) * positions
-            total += tl.load(columns + plane + position, mask=there, other=0).to(tl.float32)
+            window = (n * sizes.height + row // 2) * sizes.width + column // 2
+            place = 4 * window + row % 2 * 2 + column % 2
+            plane = columns + (channel * 9 + tap) * sizes.places.to(tl.int64)
+            total += tl.load(plane + place, mask=there, other=0).to(tl.float32)
         tl.store(_pointers(result, n, y, x) + channel * result.c, total, mask=inside)

@@ -11,6 +11,8 @@ from fedaf.condensation.augmentation import augment, draws_of, variations
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
 
+_DEALT = 1 << 16  # images whose order and variation are drawn at once
+
 #: From a batch of normalised images and its labels to the terms of the loss, by name; their sum is minimised.
 #: Whatever it draws at random it draws from PyTorch's own generator of the device.
 Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
@@ -61,8 +63,8 @@ def fit(
 
 
 class Training:
-    """A model in training, epoch by epoch. Data, order and variations of an epoch lie on the device, in tensors that
-    stay where they are, so that a step can be recorded once for each size of batch and replayed."""
+    """A model in training, epoch by epoch. Data, and the orders and variations of some epochs, lie on the device, in
+    tensors that stay where they are, so that a step can be recorded once for each size of batch and replayed."""
 
     def __init__(
         self,
@@ -86,28 +88,37 @@ class Training:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
         self._randomness = key.fold("order").torch(), key.fold("augment").torch(device)
-        self._order = torch.zeros(count, dtype=torch.int64, device=device)
-        self._draws = torch.zeros(count, draws_of(task.augment), device=device)
+        sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
+        self._count, self._kept = count, sum(sizes)
+        self._epochs, self._epochs_left = max(1, _DEALT // max(1, count)), 0
+        dealt = self._epochs * self._kept
+        self._order = torch.zeros(dealt, dtype=torch.int64, device=device)
+        self._draws = torch.zeros(dealt, draws_of(task.augment), device=device)
         self._variations = variations(task.augment, self._draws)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(min(batch_size, count), device=device)
         self._totals: dict[str, Tensor] = {}
-        sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
         steps = {size: engine.repeated(partial(self._step, size)) for size in set(sizes)}
         self._steps = [steps[size] for size in sizes]
 
     def epoch(self) -> None:
         """Every image once, in a new order."""
-        order, variation = self._randomness
-        self._order.copy_(torch.randperm(len(self._order), generator=order))
-        if self._task.augment:
-            drawn = self._draws.uniform_(generator=variation)
-            self._variations.copy_(variations(self._task.augment, drawn))
-        self._position.zero_()
+        if not self._epochs_left:
+            self._deal()
+        self._epochs_left -= 1
         for total in self._totals.values():
             total.zero_()
         for step in self._steps:
             step()
+
+    def _deal(self) -> None:
+        """Draw the orders and variations of the next epochs."""
+        order, variation = self._randomness
+        orders = [torch.randperm(self._count, generator=order)[: self._kept] for _ in range(self._epochs)]
+        self._order.copy_(torch.cat(orders))
+        self._variations.copy_(variations(self._task.augment, self._draws.uniform_(generator=variation)))
+        self._position.zero_()
+        self._epochs_left = self._epochs
 
     def losses(self) -> dict[str, float]:
         """The mean of each term over the batches of the last epoch."""
