@@ -1,18 +1,15 @@
-"""One block of a ConvNet and what can be computed of it, each in one or two launches of a kernel.
-
-A block with ``filters`` convolves patches of its images itself, anew each time, and never writes the convolution's
-output: with few input channels that is by far the largest tensor, and cheap to compute. Sums are always taken in the
-same order.
-"""
+"""A ConvNet's block behind its convolution, and a first block with it: what can be computed of them, each in a few
+launches of a kernel. Sums are always taken in the same order."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedaf.models import kernels
-from fedaf.models.kernels import Affine, Fixed, Images, Sizes, View
+from fedaf.models import kernels, patch_kernels
+from fedaf.models.kernels import INTERPRETED, Affine, Running, Sizes, View
+from fedaf.models.patch_kernels import DTYPES, Images
 
 _FOLD_TILE = 256  # pixels
 _FINISH_TILE = (16, 128)  # channels, programs' sums
@@ -20,30 +17,108 @@ _FINISH_TILE = (16, 128)  # channels, programs' sums
 
 class _Launch(NamedTuple):
     """How a kernel is launched: rows of a tile, warps of a program, and programs for each processor of the GPU, which
-    go through many tiles; 0 is a program for each tile."""
+    go through many tiles; 0 is a program for each tile. Measured on an H200, in bf16, for 128 filters."""
 
     rows: int
     warps: int
     programs: int
 
+    def rows_for(self, channels: int) -> int:
+        """A tile for more filters has fewer rows, so that a program has registers for both."""
+        return 16 if INTERPRETED else min(128, max(16, self.rows * 128 // channels))
 
-# Measured on an H200, in bf16, for 128 filters; by kernel, and whether it convolves itself.
-_LAUNCHES = {
-    ("forward", False): _Launch(32, 4, 0),
-    ("convolving_forward", True): _Launch(128, 8, 2),
-    ("statistics", True): _Launch(128, 8, 2),
-    ("statistics", False): _Launch(64, 4, 4),
-    ("sums", True): _Launch(128, 8, 2),
-    ("sums", False): _Launch(64, 4, 4),
-    ("source_gradient", False): _Launch(32, 4, 0),
-    ("filter_gradient", True): _Launch(64, 4, 2),
-    ("patch_gradients", True): _Launch(64, 4, 2),
-    ("unfold", True): _Launch(128, 4, 0),
-}
+    def grid(self, count: int, channels: int, device: torch.device) -> int:
+        tiles = -(-count // self.rows_for(channels))
+        if not self.programs:
+            return tiles
+        processors: int = 2 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+        return min(tiles, self.programs * processors)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What is done to each channel behind a convolution: with ``gamma`` BatchNorm with this ``mean`` and ``variance``,
+    else nothing but the bias. ``of_batch``: the two are the batch's own, and so depend on it."""
+
+    bias: Tensor | None = None
+    gamma: Tensor | None = None
+    beta: Tensor | None = None
+    mean: Tensor | None = None
+    variance: Tensor | None = None
+    eps: float = 0.0
+    of_batch: bool = False
+
+    def affine(self) -> Affine:
+        bias = None if self.of_batch else self.bias  # nor is it in the batch's mean
+        return Affine(bias, self.gamma, self.beta, self.mean, self.variance, self.eps)
+
+
+@dataclass(frozen=True)
+class Block:
+    """``source`` is the output [N, C, H, W] of a convolution without its bias, channels-last; pooled maps have the
+    ``shape``."""
+
+    source: Tensor
+    shape: tuple[int, int, int, int]
+
+    launches: ClassVar = {
+        "forward": _Launch(64, 4, 0),
+        "statistics": _Launch(128, 4, 2),
+        "sums": _Launch(128, 4, 2),
+        "source_gradient": _Launch(32, 4, 0),
+    }
+
+    def pooled(self, normalisation: Normalisation, memory_format: torch.memory_format) -> Tensor:
+        """The block's output."""
+        result = _maps(self.source, self.shape, memory_format)
+        view = View(result, *result.stride())
+        self._run("forward", self._places // 4, affine=normalisation.affine(), pooled=view)
+        return result
+
+    def statistics(self, running: Running) -> Tensor:
+        """The mean and the variance of each channel in this batch, [2, C]; the running ones are brought up to date."""
+        launch, channels = self.launches["statistics"], self.shape[1]
+        programs = launch.grid(self._places, channels, self.source.device)
+        partials, batch = _floats(self.source, 2, channels, programs), _floats(self.source, 2, channels)
+        self._run("statistics", self._places, partials=partials)
+        columns, rows = _FINISH_TILE
+        kernels.finish_statistics[(channels // columns,)](
+            partials, batch, running, programs, self._places, channels=channels, rows=rows, columns=columns
+        )
+        return batch
+
+    def sums(self, gradient: Tensor, normalisation: Normalisation) -> Tensor:
+        """The gradients of beta and of gamma, [2, C]; without gamma, of the bias and zero."""
+        programs = self.launches["sums"].grid(self._places, self.shape[1], self.source.device)
+        partials = _floats(self.source, 2, self.shape[1], programs)
+        self._run("sums", self._places, **_backward(gradient, normalisation), partials=partials)
+        return partials.sum(-1)
+
+    def source_gradient(self, gradient: Tensor, normalisation: Normalisation, totals: Tensor | None) -> Tensor:
+        """The gradient of the convolution's output; ``totals`` are the ``sums``, where the statistics are the batch's."""
+        result = torch.empty_like(self.source)
+        arguments = {**_backward(gradient, normalisation), "totals": totals, "result": result}
+        self._run("source_gradient", self._places, **arguments)
+        return result
+
+    def _run(self, kernel: str, count: int, **arguments: Any) -> None:
+        launch, channels = self.launches[kernel], self.shape[1]
+        getattr(kernels, kernel)[(launch.grid(count, channels, self.source.device),)](
+            source=self.source,
+            sizes=Sizes(self._places, *self.shape[2:]),
+            fixed=kernels.Fixed(channels, launch.rows_for(channels)),
+            **arguments,
+            num_warps=launch.warps,
+            num_stages=1,
+        )
+
+    @property
+    def _places(self) -> int:
+        return 4 * self.shape[0] * self.shape[2] * self.shape[3]
 
 
 class Frame(NamedTuple):
-    """Images that a block convolves: how they lie in memory, and how they are padded."""
+    """Images that a first block convolves: how they lie in memory, and how they are padded."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -59,93 +134,85 @@ class Frame(NamedTuple):
         return self.shape[0], channels, height, width
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """``source`` is the convolution's output [N, C, H, W] without its bias or, with ``filters``, the ``patches`` of its
-    images. ``mean`` and ``variance`` are those it is normalised with; without ``gamma`` it is not. Its pooled maps have
-    the ``shape`` and are in ``dtype``."""
+@dataclass(frozen=True)
+class FirstBlock:
+    """A block that convolves ``patches`` of its images with the ``filters`` itself; pooled maps have the ``shape``."""
 
-    source: Tensor
-    filters: Tensor | None
+    patches: Tensor
+    filters: Tensor
     shape: tuple[int, int, int, int]
-    dtype: torch.dtype
-    bias: Tensor | None = None
-    gamma: Tensor | None = None
-    beta: Tensor | None = None
-    mean: Tensor | None = None
-    variance: Tensor | None = None
-    eps: float = 0.0
 
-    def pooled(self, memory_format: torch.memory_format) -> Tensor:
+    launches: ClassVar = {
+        "unfold": _Launch(128, 4, 0),
+        "pool": _Launch(32, 4, 4),
+        "gram": _Launch(128, 4, 2),
+        "gradient_products": _Launch(64, 4, 2),
+        "patch_gradients": _Launch(64, 4, 2),
+    }
+
+    @classmethod
+    def of(cls, images: Tensor, filters: Tensor, frame: Frame, dtype: torch.dtype) -> "FirstBlock":
+        shape = frame.pooled(len(filters))
+        places = 4 * shape[0] * shape[2] * shape[3]
+        block = cls(images.new_empty((places, _columns(filters)), dtype=dtype), filters, shape)
+        view = View(images, *images.stride())
+        block._run("unfold", places, images=view, frame=frame.sizes)
+        return block
+
+    def pooled(self, normalisation: Normalisation, memory_format: torch.memory_format) -> Tensor:
         """The block's output."""
-        result = torch.empty(self.shape, dtype=self.dtype, device=self.source.device, memory_format=memory_format)
-        kernel = "forward" if self.filters is None else "convolving_forward"
-        self._run(kernel, affine=self._affine(), pooled=View(result, *result.stride()))
+        result = _maps(self.patches, self.shape, memory_format)
+        arguments = {"filters": self._filters(), "affine": normalisation.affine()}
+        self._run("pool", self._places // 4, **arguments, pooled=View(result, *result.stride()))
         return result
 
-    def statistics(
-        self,
-        *,
-        bias: Tensor | None,
-        running_mean: Tensor,
-        running_variance: Tensor,
-        batches: Tensor,
-        momentum: float,
-    ) -> Tensor:
-        """The mean and the variance of each channel in this batch, [2, C], without the convolution's ``bias``; the
-        running ones, and the number of ``batches`` behind them, are brought up to date in place."""
-        programs, channels = self._programs("statistics"), self.shape[1]
-        partials, batch = self._new(2, channels, programs), self._new(2, channels)
-        self._run("statistics", partials=partials, filters=self._filters())
-        columns, rows = _FINISH_TILE
-        kernels.finish_statistics[(channels // columns,)](
-            partials,
-            batch,
-            bias,
-            running_mean,
-            running_variance,
-            batches,
-            programs,
-            self._places,
-            momentum,
-            channels=channels,
-            rows=rows,
-            columns=columns,
-        )
-        return batch
-
-    def sums(self, gradient: Tensor) -> Tensor:
-        """The gradients of ``beta`` and of ``gamma``, [2, C]; without ``gamma``, of the bias and zero."""
-        partials = self._new(2, self.shape[1], self._programs("sums"))
-        self._run("sums", **self._backward(gradient), partials=partials, filters=self._filters())
+    def gram(self) -> Tensor:
+        """The products of all patches with each other, [K, K]."""
+        columns = self.patches.shape[1]
+        programs = self.launches["gram"].grid(self._places, self.shape[1], self.patches.device)
+        partials = _floats(self.patches, columns, columns, programs)
+        self._run("gram", self._places, partials=partials)
         return partials.sum(-1)
 
-    def source_gradient(self, gradient: Tensor, totals: Tensor | None) -> Tensor:
-        """The gradient of the convolution's output, channels-last. ``totals`` are the ``sums`` where ``mean`` and
-        ``variance`` are the batch's own, and so depend on it."""
-        result = torch.empty_like(self.source, memory_format=torch.channels_last)
-        self._run("source_gradient", **self._backward(gradient), totals=totals, result=result)
-        return result
+    def statistics(self, gram: Tensor, running: Running) -> Tensor:
+        """The mean and the variance of each channel in this batch, [2, C]; the running ones are brought up to date."""
+        batch = _floats(self.patches, 2, self.shape[1])
+        self._finish("finish_gram", products=gram, filters=self._filters(), batch=batch, running=running)
+        return batch
 
-    def filter_gradient(self, gradient: Tensor, totals: Tensor | None) -> Tensor:
-        """The gradient of the filters in float32, laid out as they are; ``totals`` as above."""
-        assert self.filters is not None
-        strides, programs = torch.empty_like(self.filters, device="meta").stride(), self._programs("filter_gradient")
-        partials = self._new(self.filters.numel(), programs)
-        view = View(partials, *(stride * programs for stride in strides))
-        arguments = {**self._backward(gradient), "filters": self._filters(), "partials": view}
-        self._run("filter_gradient", **arguments, totals=totals)
-        return partials.sum(-1).as_strided(self.filters.shape, strides)
+    def gradients(
+        self, gradient: Tensor, normalisation: Normalisation, gram: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of the filters, laid out as they are, of beta, and of gamma, where the statistics are the
+        batch's; without gamma, of the filters, of the bias, and nothing of use."""
+        channels, columns = self.shape[1], self.patches.shape[1]
+        programs = self.launches["gradient_products"].grid(self._places, channels, self.patches.device)
+        partials = _floats(self.patches, columns, channels, programs)
+        arguments = {**_backward(gradient, normalisation), "filters": self._filters()}
+        self._run("gradient_products", self._places, **arguments, partials=partials)
+        result = torch.empty_like(self.filters, dtype=torch.float32)
+        vectors = _floats(self.patches, 2, channels)
+        self._finish(
+            "finish_gradients",
+            products=partials.sum(-1),
+            own=gram,
+            filters=self._filters(),
+            affine=normalisation.affine(),
+            result=View(result, *result.stride()),
+            vectors=vectors,
+        )
+        return result, vectors[0], vectors[1]
 
-    def image_gradient(self, gradient: Tensor, frame: Frame) -> Tensor:
-        """The gradient of the images, laid out as they are, where ``mean`` and ``variance`` do not depend on them."""
+    def image_gradient(self, gradient: Tensor, normalisation: Normalisation, frame: Frame) -> Tensor:
+        """The gradient of the images, laid out as they are, where the statistics do not depend on them."""
         number, inputs, height, width = frame.shape
-        patches = self._new(9 * inputs, self._places, dtype=self.dtype)
-        self._run("patch_gradients", **self._backward(gradient), filters=self._filters(), result=patches)
+        columns = self.patches.new_empty((9 * inputs, self._places))
+        arguments = {**_backward(gradient, normalisation), "filters": self._filters()}
+        self._run("patch_gradients", self._places, **arguments, result=columns)
         result = torch.empty_strided(frame.shape, frame.stride, dtype=frame.dtype, device=gradient.device)
         pixels = number * height * width
-        kernels.fold[(-(-pixels // _FOLD_TILE),)](
-            patches,
+        patch_kernels.fold[(-(-pixels // _FOLD_TILE),)](
+            columns,
             View(result, *result.stride()),
             pixels,
             self._sizes,
@@ -155,77 +222,49 @@ class Block:
         )
         return result
 
-    def _run(self, kernel: str, **arguments: Any) -> None:
-        filters = self.filters
-        if kernel == "convolving_forward":
-            arguments["filters"] = self._filters()
-        getattr(kernels, kernel)[(self._programs(kernel),)](
-            source=self.source,
+    def _run(self, kernel: str, count: int, **arguments: Any) -> None:
+        launch, channels = self.launches[kernel], self.shape[1]
+        getattr(patch_kernels, kernel)[(launch.grid(count, channels, self.patches.device),)](
+            patches=self.patches,
             sizes=self._sizes,
-            fixed=_fixed(kernel, filters, self.shape[1], self.dtype),
+            fixed=self._fixed(launch.rows_for(channels)),
             **arguments,
-            num_warps=_LAUNCHES[kernel, filters is not None].warps,
+            num_warps=launch.warps,
             num_stages=1,
         )
 
-    def _programs(self, kernel: str) -> int:
-        rows = self._places // 4 if kernel == "forward" else self._places  # it counts windows
-        tiles = -(-rows // _rows(kernel, self.filters is not None, self.shape[1]))
-        each = _LAUNCHES[kernel, self.filters is not None].programs
-        if kernels.INTERPRETED:
-            return min(tiles, 2) if each else tiles
-        processors: int = torch.cuda.get_device_properties(self.source.device).multi_processor_count
-        return min(tiles, each * processors) if each else tiles
+    def _finish(self, kernel: str, **arguments: Any) -> None:
+        getattr(patch_kernels, kernel)[(1,)](sizes=self._sizes, fixed=self._fixed(1), **arguments, num_warps=8)
+
+    def _fixed(self, rows: int) -> patch_kernels.Fixed:
+        seen = 9 * self.filters.shape[1]
+        return patch_kernels.Fixed(seen, self.patches.shape[1], self.shape[1], rows, DTYPES[self.patches.dtype])
+
+    def _filters(self) -> View:
+        return View(self.filters, *self.filters.stride())
 
     @property
     def _places(self) -> int:
-        number, _, height, width = self.shape
-        return 4 * number * height * width
+        return len(self.patches)
 
     @property
     def _sizes(self) -> Sizes:
         return Sizes(self._places, *self.shape[2:])
 
-    def _filters(self) -> View | None:
-        return None if self.filters is None else View(self.filters, *self.filters.stride())
 
-    def _new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return self.source.new_empty(shape, dtype=dtype)
-
-    def _affine(self) -> Affine:
-        return Affine(self.bias, self.gamma, self.beta, self.mean, self.variance, self.eps)
-
-    def _backward(self, gradient: Tensor) -> dict[str, Any]:
-        return {"affine": self._affine(), "gradient": gradient.contiguous(memory_format=torch.channels_last)}
+def _columns(filters: Tensor) -> int:
+    """Of a patch: 9 numbers for each input channel and a one, filled up to a power of two."""
+    inputs = filters.shape[1]
+    return 16 if inputs < 2 else 32 if inputs < 4 else 64
 
 
-def patches(images: Tensor, filters: Tensor, frame: Frame, dtype: torch.dtype) -> Tensor:
-    """What the filters see of the images at each place of the convolution's output, [places, K], the four places of a
-    pooling window one after the other."""
-    number, channels, height, width = frame.pooled(len(filters))
-    fixed = _fixed("unfold", filters, channels, dtype)
-    places = 4 * number * height * width
-    result = images.new_empty((places, fixed.columns), dtype=dtype)
-    kernels.unfold[(-(-places // fixed.rows),)](
-        View(images, *images.stride()),
-        result,
-        Sizes(places, height, width),
-        frame.sizes,
-        fixed=fixed,
-        num_warps=_LAUNCHES["unfold", True].warps,
-    )
-    return result
+def _maps(like: Tensor, shape: tuple[int, int, int, int], memory_format: torch.memory_format) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=memory_format)
 
 
-def _fixed(kernel: str, filters: Tensor | None, channels: int, dtype: torch.dtype) -> Fixed:
-    inputs = 0 if filters is None else filters.shape[1]
-    columns = 16 if inputs < 2 else 32 if inputs < 4 else 64
-    return Fixed(inputs, columns, channels, _rows(kernel, filters is not None, channels), kernels.DTYPES[dtype])
+def _floats(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape, dtype=torch.float32)
 
 
-def _rows(kernel: str, first: bool, channels: int) -> int:
-    """A tile for more filters has fewer rows, so that a program has registers for both."""
-    if kernels.INTERPRETED:
-        return 16
-    rows = _LAUNCHES[kernel, first].rows
-    return rows if kernel == "unfold" else min(128, max(16, rows * 128 // channels))
+def _backward(gradient: Tensor, normalisation: Normalisation) -> dict[str, Any]:
+    return {"affine": normalisation.affine(), "gradient": gradient.contiguous(memory_format=torch.channels_last)}

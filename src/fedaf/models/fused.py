@@ -1,6 +1,6 @@
 """A ConvNet's block in few passes over memory, where Triton's kernels can run; off unless ``allowed``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from fedaf.models.block import Block, Frame
+    from fedaf.models.block import Frame, Normalisation
+    from fedaf.models.kernels import Running
 
 _FEW_INPUTS = 4  # channels up to which the convolution is computed again rather than stored
 _FILTERS = (16, 32, 64, 128, 256)
@@ -46,124 +47,131 @@ def conv_norm_relu_pool(
 
     In training mode the running statistics of a BatchNorm are brought up to date, as if it were called itself.
     """
-    from fedaf.models.block import Frame, patches
+    from fedaf.models.block import Frame
 
     dtype = _compute_dtype(images)
     frame = Frame(images.shape, images.stride(), images.dtype, int(conv.padding[0]))
-    options = _Options(frame, frame.pooled(conv.out_channels), dtype, memory_format)
-    source, seen = images, None
+    call = _Call(frame, dtype, memory_format, norm)
+    affine = (norm.weight, norm.bias) if isinstance(norm, nn.BatchNorm2d) else (None, None)
     if _is_first(conv):
-        seen = patches(images, conv.weight, frame, dtype)
-    else:
-        weight = conv.weight.to(dtype, memory_format=torch.channels_last)
-        maps = images.to(dtype, memory_format=torch.channels_last)
-        source = F.conv2d(maps, weight, padding=frame.padding).contiguous(memory_format=torch.channels_last)
-    filters = conv.weight if seen is not None else None
-    if not isinstance(norm, nn.BatchNorm2d):
-        return _apply(source, seen, filters, conv.bias, None, None, None, None, options)
-    mean, variance = norm.running_mean, norm.running_var
-    if norm.training:
-        mean, variance = _batch_statistics(source, seen, filters, conv, norm, options)
-    options = options._replace(eps=norm.eps, batch_statistics=norm.training)
-    return _apply(source, seen, filters, conv.bias, norm.weight, norm.bias, mean, variance, options)
+        return _applied(_ConvNormReluPool, images, conv.weight, conv.bias, *affine, call)
+    maps = images.to(dtype, memory_format=torch.channels_last)
+    weight = conv.weight.to(dtype, memory_format=torch.channels_last)
+    convolved = F.conv2d(maps, weight, padding=frame.padding).contiguous(memory_format=torch.channels_last)
+    return _applied(_NormReluPool, convolved, conv.bias, *affine, call)
 
 
-class _Options(NamedTuple):
+class _Call(NamedTuple):
+    """What a call is about, beside tensors that may have a gradient."""
+
     frame: "Frame"
-    shape: tuple[int, int, int, int]
     dtype: torch.dtype
     memory_format: torch.memory_format
-    eps: float = 0.0
-    batch_statistics: bool = False
+    norm: nn.Module
+
+    @property
+    def of_batch(self) -> bool:
+        return isinstance(self.norm, nn.BatchNorm2d) and self.norm.training
+
+    def running(self, bias: Tensor | None) -> "Running":
+        from fedaf.models.kernels import Running
+
+        norm = self.norm
+        assert isinstance(norm, nn.BatchNorm2d)
+        return Running(bias, norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.momentum)
+
+    def normalisation(
+        self, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, batch: Tensor | None
+    ) -> "Normalisation":
+        """``batch`` are the statistics of the batch, where it is normalised with its own."""
+        from fedaf.models.block import Normalisation
+
+        norm = self.norm
+        if not isinstance(norm, nn.BatchNorm2d):
+            return Normalisation(bias)
+        mean, variance = (norm.running_mean, norm.running_var) if batch is None else batch
+        return Normalisation(bias, gamma, beta, mean, variance, norm.eps, batch is not None)
 
 
 class _NormReluPool(torch.autograd.Function):
-    """All that follows a convolution, whose output is the ``source``; or, where there are ``patches`` of the source,
-    the convolution of them too."""
+    """All that follows a convolution, of its output."""
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, *arguments: Any) -> Tensor:
-        patches, *tensors, ctx.options = arguments
-        tensors = [source if patches is None else patches, *tensors]
-        ctx.save_for_backward(*tensors)
-        return _block(ctx.options, *tensors).pooled(ctx.options.memory_format)
+    def forward(
+        ctx: Any, source: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, call: _Call
+    ) -> Tensor:
+        from fedaf.models.block import Block
+
+        ctx.block = Block(source, (len(source), source.shape[1], source.shape[2] // 2, source.shape[3] // 2))
+        batch = ctx.block.statistics(call.running(bias)) if call.of_batch else None
+        ctx.normalisation = call.normalisation(bias, gamma, beta, batch)
+        pooled: Tensor = ctx.block.pooled(ctx.normalisation, call.memory_format)
+        return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        options: _Options = ctx.options
-        block = _block(options, *ctx.saved_tensors)
-        _, filters, bias, gamma, beta, *_ = ctx.saved_tensors
-        for_source, _, for_filters, for_bias, for_gamma, for_beta, *_ = ctx.needs_input_grad
-        sums = block.sums(gradient) if options.batch_statistics or for_bias else None
-        totals = sums if options.batch_statistics else None
-        results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-        if for_source and filters is None:
-            results[0] = block.source_gradient(gradient, totals)
-        elif for_source:
-            results[0] = block.image_gradient(gradient, options.frame)
-        if for_filters:
-            results[2] = block.filter_gradient(gradient, totals).to(filters.dtype)
-        if sums is not None:
-            if for_bias:  # which the batch's mean takes away again
-                results[3] = torch.zeros_like(bias) if totals is not None else sums[0].to(bias.dtype)
-            if for_gamma:
-                results[4] = sums[1].to(gamma.dtype)
-            if for_beta:
-                results[5] = sums[0].to(beta.dtype)
-        return tuple(results)
+        for_source, for_bias, for_gamma, for_beta, _ = ctx.needs_input_grad
+        block, normalisation = ctx.block, ctx.normalisation
+        of_batch = normalisation.of_batch
+        sums = block.sums(gradient, normalisation) if of_batch or for_bias else None
+        source = block.source_gradient(gradient, normalisation, sums if of_batch else None) if for_source else None
+        return source, *_of_vectors(normalisation, sums, (for_bias, for_gamma, for_beta)), None
 
 
-def _apply(*arguments: Any) -> Tensor:
-    pooled: Tensor = _NormReluPool.apply(*arguments)  # type: ignore[no-untyped-call]
+class _ConvNormReluPool(torch.autograd.Function):
+    """The same, and the convolution of the images too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        filters: Tensor,
+        bias: Tensor | None,
+        gamma: Tensor | None,
+        beta: Tensor | None,
+        call: _Call,
+    ) -> Tensor:
+        from fedaf.models.block import FirstBlock
+
+        block = FirstBlock.of(images, filters, call.frame, call.dtype)
+        ctx.block, ctx.frame, ctx.gram = block, call.frame, block.gram() if call.of_batch else None
+        batch = None if ctx.gram is None else block.statistics(ctx.gram, call.running(bias))
+        ctx.normalisation = call.normalisation(bias, gamma, beta, batch)
+        return block.pooled(ctx.normalisation, call.memory_format)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        for_images, for_filters, *for_vectors, _ = ctx.needs_input_grad
+        block, normalisation = ctx.block, ctx.normalisation
+        images = block.image_gradient(gradient, normalisation, ctx.frame) if for_images else None
+        filters = sums = None
+        if for_filters or any(for_vectors):
+            filters, *sums = block.gradients(gradient, normalisation, ctx.gram)
+            filters = filters.to(block.filters.dtype)
+        return images, filters, *_of_vectors(normalisation, sums, for_vectors), None
+
+
+def _of_vectors(
+    normalisation: "Normalisation", sums: Sequence[Tensor] | Tensor | None, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of bias, gamma and beta, where wanted. The batch's mean takes a bias away again."""
+    bias, gamma, beta = normalisation.bias, normalisation.gamma, normalisation.beta
+    results: list[Tensor | None] = [None, None, None]
+    if sums is not None:
+        if wanted[0] and bias is not None:
+            results[0] = torch.zeros_like(bias) if normalisation.of_batch else sums[0].to(bias.dtype)
+        if wanted[1] and gamma is not None:
+            results[1] = sums[1].to(gamma.dtype)
+        if wanted[2] and beta is not None:
+            results[2] = sums[0].to(beta.dtype)
+    return results
+
+
+def _applied(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    pooled: Tensor = function.apply(*arguments)
     return pooled
-
-
-def _block(
-    options: _Options,
-    source: Tensor,
-    filters: Tensor | None,
-    bias: Tensor | None = None,
-    gamma: Tensor | None = None,
-    beta: Tensor | None = None,
-    mean: Tensor | None = None,
-    variance: Tensor | None = None,
-) -> "Block":
-    from fedaf.models.block import Block
-
-    return Block(
-        source=source,
-        filters=filters,
-        shape=options.shape,
-        dtype=options.dtype,
-        bias=None if options.batch_statistics else bias,  # nor is it in the batch's mean
-        gamma=gamma,
-        beta=beta,
-        mean=mean,
-        variance=variance,
-        eps=options.eps,
-    )
-
-
-def _batch_statistics(
-    source: Tensor,
-    patches: Tensor | None,
-    filters: Tensor | None,
-    conv: nn.Conv2d,
-    norm: nn.BatchNorm2d,
-    options: _Options,
-) -> Tensor:
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    assert norm.momentum is not None
-    return _block(options, source if patches is None else patches, filters).statistics(
-        bias=conv.bias,
-        running_mean=norm.running_mean,
-        running_variance=norm.running_var,
-        batches=norm.num_batches_tracked,
-        momentum=norm.momentum,
-    )
 
 
 def _compute_dtype(images: Tensor) -> torch.dtype:

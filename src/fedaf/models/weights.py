@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedaf.protocol import Key, Tensors
 
+_ALIGNED = 64  # numbers; a kernel of PyTorch may want to read a parameter many at a time
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights autocast casts
 
 
@@ -48,7 +49,7 @@ class FreshWeights:
         parameters = dict(self._scratch.named_parameters())
         kinds = {name: recipes[name].kind if recipes else "" for name in parameters}
         order = sorted(parameters, key=lambda name: ("uniform", "normal", "constant", "").index(kinds[name]))
-        sizes = [parameters[name].numel() for name in order]
+        sizes = [-(-parameters[name].numel() // _ALIGNED) * _ALIGNED for name in order]
         starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
         self._places = {name: _Place(start, parameters[name]) for name, start in zip(order, starts, strict=False)}
         device = next((p.device for p in parameters.values()), torch.device("cpu"))
