@@ -151,6 +151,12 @@ def test_fresh_weights_leave_the_given_model_alone() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_every_parameter_begins_where_many_numbers_can_be_read_at_a_time() -> None:
+    fresh = FreshWeights(build("convnet", TASK, Key(0), depth=2, width=5, norm="batch"))
+    for parameter in fresh(Key(1)).values():
+        assert parameter.storage_offset() * parameter.element_size() % 256 == 0
+
+
 def test_a_perturbation_has_the_length_rho_over_all_parameters_together() -> None:
     model = model_of(0)
     weights = model.state_dict()
@@ -166,7 +172,9 @@ def test_a_perturbation_has_the_length_rho_over_all_parameters_together() -> Non
 
 def test_gaussian_directions_are_keyed_and_standard_normal() -> None:
     fresh = FreshWeights(build("convnet", TASK, Key(0), depth=2, width=64, norm="batch"))
-    one, again, other = (fresh.gaussian(Key(k)).clone() for k in (1, 1, 2))
+    one, again, other = (
+        torch.cat([g.flatten() for g in fresh.named(fresh.gaussian(Key(k)).clone()).values()]) for k in (1, 1, 2)
+    )
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert abs(float(one.mean())) < 0.02

@@ -95,7 +95,7 @@ class Block:
         return partials.sum(-1)
 
     def source_gradient(self, gradient: Tensor, normalisation: Normalisation, totals: Tensor | None) -> Tensor:
-        """The gradient of the convolution's output; ``totals`` are the ``sums``, where the statistics are the batch's."""
+        """The gradient of the convolution's output. ``totals`` are the ``sums``, of statistics that are the batch's."""
         result = torch.empty_like(self.source)
         arguments = {**_backward(gradient, normalisation), "totals": totals, "result": result}
         self._run("source_gradient", self._places, **arguments)

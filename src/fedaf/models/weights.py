@@ -59,6 +59,9 @@ class FreshWeights:
             sum(size for name, size in zip(order, sizes, strict=True) if kinds[name] == kind)
             for kind in ("uniform", "normal")
         )
+        self._taken = torch.zeros_like(self._noise)  # one where a parameter is, zero between them
+        for place in self._places.values():
+            place.of(self._taken).fill_(1)
         self._known = recipes is not None
         self._factors = {
             f"{path}.weight" if path else "weight"
@@ -93,7 +96,7 @@ class FreshWeights:
 
     def gaussian(self, key: Key) -> Tensor:
         """A standard normal vector in the space of the parameters; it is drawn into the same place each time."""
-        return self._noise.normal_(generator=key.torch(self._noise.device))
+        return self._noise.normal_(generator=key.torch(self._noise.device)).mul_(self._taken)
 
     def flat(self, weights: Tensors) -> Tensor:
         """The parameters among ``weights`` as one vector, in the order of ``vector``."""
