@@ -6,6 +6,7 @@ through the network together; the result for each is that of condensing it alone
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -214,7 +215,7 @@ class Condensation:
     def _terms(self) -> Iterator["_Terms"]:
         """The losses of the pairs, in slices that fit the memory, each with a graph back to its images."""
         objective, ipc, batch = self._objective, self._options.ipc, self._options.real_batch
-        with self._engine.arithmetic():
+        with self._arithmetic():
             weights = objective.networks.weights()
         real_features, real_logits = self._real(weights)
         for part in self._parts:
@@ -238,12 +239,20 @@ class Condensation:
         if self._objective.match_logits:
             features, logits = zip(*(self._outputs(weights, batch) for batch in batches), strict=True)
             return _joined(features), _joined(logits)
-        with self._engine.arithmetic():
+        with self._arithmetic():
             backbone, mode = self._objective.backbone, self._batch_statistics
             return _joined([backbone.features(weights, batch, batch_statistics=mode) for batch in batches]), None
 
-    def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """The engine's, but not bf16 where BatchNorm divides by the spread of a few images, and so by its rounding."""
         with self._engine.arithmetic():
+            exact = torch.autocast(self._engine.device.type, enabled=False)
+            with exact if self._batch_statistics else nullcontext():
+                yield
+
+    def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
+        with self._arithmetic():
             return self._objective.backbone(weights, images, batch_statistics=self._batch_statistics)
 
     def _slices(self, count: int, images: int) -> list[slice]:

@@ -5,13 +5,14 @@ import logging
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from fedaf.engine.eager import EagerEngine
+from fedaf.engine.precision import settings
 from fedaf.models import fused
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.works = True
         self._pool: Any = None
+        self._first: torch.cuda.CUDAGraph | None = None  # kept, as the memory of all goes with the last that uses it
         self._stream: torch.cuda.Stream | None = None
         self._events: deque[torch.cuda.Event] = deque()
 
@@ -32,15 +34,14 @@ class _Recorder:
         """Run a step, and note whether Python waits for the device in it: such a step cannot be recorded, and trying to
         would leave CUDA in disorder."""
         mode = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
                 step()
-        finally:
-            torch.cuda.set_sync_debug_mode(mode)
-        waits = [w for w in caught if "synchronizing" in str(w.message)]
-        if waits:
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        if any("synchronizing" in str(warning.message) for warning in caught):
             self._give_up("Python waits for the device in it")
 
     def _give_up(self, reason: str) -> None:
@@ -64,9 +65,11 @@ class _Recorder:
                     graph.capture_end()
         except Exception as error:  # a user's network may do anything
             torch.cuda.synchronize(device)
+            _free_default_generator(device)
             self._give_up(str(error).partition("\n")[0])
             return None
         here.wait_stream(self._stream)
+        self._first = self._first or graph
         return graph
 
     def keep_close(self, device: torch.device) -> None:
@@ -76,6 +79,14 @@ class _Recorder:
         self._events.append(event)
         if len(self._events) > _AHEAD:
             self._events.popleft().synchronize()
+
+
+def _free_default_generator(device: torch.device) -> None:
+    """After a recording that failed PyTorch takes its generator to be part of one for good: give it another state."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator, fresh = torch.cuda.default_generators[index], torch.Generator(device)
+    fresh.manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 class _Repeated:
@@ -105,17 +116,25 @@ class CompiledEngine(EagerEngine):
     """Like the eager engine, which it is tested against, but fast."""
 
     name = "compiled"
-    tries_algorithms = True  # convolutions have few shapes, and each many times
 
     recorder: _Recorder = field(default_factory=_Recorder)
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        with super().arithmetic(), fused.allowed():
+        with super().arithmetic(), fused.allowed() if self._coarse else nullcontext():
             yield
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
         return _Repeated(super().repeated(step), self.recorder, self.device)
+
+    def _settings(self) -> AbstractContextManager[None]:
+        # Convolutions have few shapes, and each many times: cuDNN may try what is fastest.
+        return settings(self.precision, try_algorithms=self._coarse)
+
+    @property
+    def _coarse(self) -> bool:
+        """Exact numbers are those of PyTorch, and of the algorithms it takes by itself."""
+        return self.precision == "bf16"
 
     def tick(self, done: int, total: int) -> None:
         self.recorder.keep_close(self.device)

@@ -24,7 +24,6 @@ class EagerEngine:
     """Implements ``fedaf.protocol.Engine``. ``watch`` and ``until`` give views of it for one delivery."""
 
     name: ClassVar[str] = "eager"
-    tries_algorithms: ClassVar[bool] = False
 
     device: torch.device
     memory_budget: int | None = None
@@ -57,7 +56,7 @@ class EagerEngine:
     def _settings(self) -> AbstractContextManager[None]:
         if self.device.type != "cuda":
             return nullcontext()
-        return settings(self.precision, try_algorithms=self.tries_algorithms)
+        return settings(self.precision, try_algorithms=False)
 
     @property
     def budget(self) -> int:
