@@ -17,6 +17,7 @@ from fedaf.models import fused
 
 log = logging.getLogger(__name__)
 
+_WAITED = "called a synchronizing CUDA operation"  # PyTorch's words
 _AHEAD = 8  # ticks that Python may be ahead of the device: enough to keep it busy, few enough to stop in time
 
 
@@ -41,7 +42,7 @@ class _Recorder:
                 step()
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
-        if any("synchronizing" in str(warning.message) for warning in caught):
+        if any(_WAITED in str(warning.message) for warning in caught):
             self._give_up("Python waits for the device in it")
 
     def _give_up(self, reason: str) -> None:

@@ -186,10 +186,11 @@ class FirstBlock:
         """The gradients of the filters, laid out as they are, of beta, and of gamma, where the statistics are the
         batch's; without gamma, of the filters, of the bias, and nothing of use."""
         channels, columns = self.shape[1], self.patches.shape[1]
-        programs = self.launches["gradient_products"].grid(self._places, channels, self.patches.device)
+        windows = self._places // 4
+        programs = self.launches["gradient_products"].grid(windows, channels, self.patches.device)
         partials = _floats(self.patches, columns, channels, programs)
         arguments = {**_backward(gradient, normalisation), "filters": self._filters()}
-        self._run("gradient_products", self._places, **arguments, partials=partials)
+        self._run("gradient_products", windows, **arguments, partials=partials)
         result = torch.empty_like(self.filters, dtype=torch.float32)
         vectors = _floats(self.patches, 2, channels)
         self._finish(
@@ -208,7 +209,7 @@ class FirstBlock:
         number, inputs, height, width = frame.shape
         columns = self.patches.new_empty((9 * inputs, self._places))
         arguments = {**_backward(gradient, normalisation), "filters": self._filters()}
-        self._run("patch_gradients", self._places, **arguments, result=columns)
+        self._run("patch_gradients", self._places // 4, **arguments, result=columns)
         result = torch.empty_strided(frame.shape, frame.stride, dtype=frame.dtype, device=gradient.device)
         pixels = number * height * width
         patch_kernels.fold[(-(-pixels // _FOLD_TILE),)](

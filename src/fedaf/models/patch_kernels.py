@@ -92,12 +92,6 @@ def _seen(patches, place, inside, fixed: tl.constexpr):
 
 
 @triton.jit
-def _share(gradient, place, inside, sizes, fixed: tl.constexpr):
-    """Of the gradient of the pooled map, which is the mean of four, what comes to each of these places, [rows, C]."""
-    return 0.25 * stored(gradient, place % (sizes.places // 4), inside, fixed)
-
-
-@triton.jit
 def pool(patches, filters, affine, pooled, sizes, fixed: tl.constexpr):
     """The pooled map. ``rows`` are pooling windows here, and tiles [C, rows]: a thread has few channels, and of few
     their scale and shift, which leaves it registers for four convolutions."""
@@ -158,18 +152,21 @@ def finish_gram(products, filters, batch, running, sizes, fixed: tl.constexpr):
 
 @triton.jit
 def gradient_products(patches, filters, affine, gradient, partials, sizes, fixed: tl.constexpr):
-    """Each program's sum of products of patches with the gradient behind the ReLU, [K, C, programs]."""
+    """Each program's sum of products of patches with the gradient behind the ReLU, [K, C, programs]. ``rows`` are
+    pooling windows, here and in the next."""
     matrix = _matrix(filters, fixed)
     scale, shift = scale_and_shift(affine, fixed)
+    windows = sizes.places // 4
     total = tl.full((fixed.columns, fixed.channels), 0, tl.float32)
-    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
-        place = start + tl.arange(0, fixed.rows)
-        inside = place < sizes.places
-        seen = _seen(patches, place, inside, fixed)
-        z = tl.dot(seen, matrix, input_precision="ieee")
-        share = _share(gradient, place, inside, sizes, fixed)
-        g = tl.where(z * scale[None, :] + shift[None, :] > 0, share, 0).to(fixed.dtype)
-        total = tl.dot(tl.trans(seen), g, total, input_precision="ieee")
+    for start in range(tl.program_id(0) * fixed.rows, windows, tl.num_programs(0) * fixed.rows):
+        window = start + tl.arange(0, fixed.rows)
+        inside = window < windows
+        share = 0.25 * stored(gradient, window, inside, fixed)  # a pooled number is the mean of four
+        for q in range(4):
+            seen = _seen(patches, q * windows + window, inside, fixed)
+            z = tl.dot(seen, matrix, input_precision="ieee")
+            g = tl.where(z * scale[None, :] + shift[None, :] > 0, share, 0).to(fixed.dtype)
+            total = tl.dot(tl.trans(seen), g, total, input_precision="ieee")
     k = tl.arange(0, fixed.columns)[:, None]
     at = partials + (k * fixed.channels + channels_of(fixed)) * tl.num_programs(0) + tl.program_id(0)
     tl.store(at, total)
@@ -204,14 +201,18 @@ def patch_gradients(patches, filters, affine, gradient, result, sizes, fixed: tl
     matrix = _matrix(filters, fixed)
     scale, shift = scale_and_shift(affine, fixed)
     k = tl.arange(0, fixed.columns)[None, :]
-    for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
-        place = start + tl.arange(0, fixed.rows)
-        inside = place < sizes.places
-        z = tl.dot(_seen(patches, place, inside, fixed), matrix, input_precision="ieee")
-        dz = through(z, _share(gradient, place, inside, sizes, fixed), scale, shift, None, None).to(fixed.dtype)
-        pixels = tl.dot(dz, tl.trans(matrix), input_precision="ieee")
-        at = result + k.to(tl.int64) * sizes.places + place[:, None]
-        tl.store(at, pixels, mask=inside[:, None] & (k < fixed.seen))
+    windows = sizes.places // 4
+    for start in range(tl.program_id(0) * fixed.rows, windows, tl.num_programs(0) * fixed.rows):
+        window = start + tl.arange(0, fixed.rows)
+        inside = window < windows
+        share = 0.25 * stored(gradient, window, inside, fixed)
+        for q in range(4):
+            place = q * windows + window
+            z = tl.dot(_seen(patches, place, inside, fixed), matrix, input_precision="ieee")
+            dz = through(z, share, scale, shift, None, None).to(fixed.dtype)
+            pixels = tl.dot(dz, tl.trans(matrix), input_precision="ieee")
+            at = result + k.to(tl.int64) * sizes.places + place[:, None]
+            tl.store(at, pixels, mask=inside[:, None] & (k < fixed.seen))
 
 
 @triton.jit
