@@ -5,8 +5,8 @@ With one network for all clients of a step and running statistics in its BatchNo
 through the network together; the result for each is that of condensing it alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -65,21 +65,25 @@ def condense(
     rooms = [Room.of(group) for group in groups]
     if options.bn_mode == "eval":  # pairs do not touch each other, so all groups get the same room, and one recording
         rooms = [Room.for_all(rooms)] * len(groups)
-    steps, work = options.local_steps, None
-    for number, (group, room) in enumerate(zip(groups, rooms, strict=True)):
-        if not steps or not any(job.classes for job in group):
-            yield from (Condensed(job.images, 0.0, 0.0, 0.0) for job in group)
-            continue
-        if work is None or work.room != room:
-            work = Condensation(room, objective, options=options, task=task, engine=engine)
-        work.load(group)
-        for step in range(steps):
-            work.draw(step)
-            if step == steps - 1:
-                work.measure()
-            work.move()
-            engine.tick(number * steps + step + 1, len(groups) * steps)
-        yield from work.results()
+    steps = options.local_steps
+    with ExitStack() as open_work:
+        work: Condensation | None = None
+        for number, (group, room) in enumerate(zip(groups, rooms, strict=True)):
+            if not steps or not any(job.classes for job in group):
+                yield from (Condensed(job.images, 0.0, 0.0, 0.0) for job in group)
+                continue
+            if work is None or work.room != room:
+                open_work.close()
+                made = Condensation(room, objective, options=options, task=task, engine=engine)
+                work = open_work.enter_context(closing(made))
+            work.load(group)
+            for step in range(steps):
+                work.draw(step)
+                if step == steps - 1:
+                    work.measure()
+                work.move()
+                engine.tick(number * steps + step + 1, len(groups) * steps)
+            yield from work.results()
 
 
 def _groups(
@@ -150,7 +154,7 @@ class Condensation:
         self._measured = torch.zeros(3, pairs)
         self._parts = self._slices(pairs, options.ipc)
         self._real_parts = self._slices(pairs * options.real_batch, 1)
-        self.move = engine.repeated(self._move)
+        self.move: Callable[[], None] = engine.repeated(self._move)
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Take in a group of clients."""
@@ -179,6 +183,10 @@ class Condensation:
         for job, generator in zip(self._jobs, self._generators, strict=True):
             self._uniform[pair : pair + len(job.classes)].uniform_(generator=generator)
             pair += len(job.classes)
+
+    def close(self) -> None:
+        """Let go of what was recorded, and so of the device's memory: the recorded step and this hold each other."""
+        del self.move
 
     def measure(self) -> None:
         """Keep what the losses of all pairs and their gradients are, before a step is made."""
