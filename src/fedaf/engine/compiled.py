@@ -70,7 +70,8 @@ class _Recorder:
         except Exception as error:  # a user's network may do anything
             torch.cuda.synchronize(device)
             _free_default_generator(device)
-            self._give_up(str(error).partition("\n")[0])
+            cause = error.__context__ or error  # the end of a recording that failed fails too
+            self._give_up(f"{type(cause).__name__}: {cause}".partition("\n")[0])
             return None
         finally:
             if collects:
