@@ -18,7 +18,7 @@ import fedaf
 from fedaf import config as configuration
 from fedaf.config import Config
 from fedaf.data import catalog, partition
-from fedaf.data.dataset import DataSet
+from fedaf.data.dataset import DataSet, with_validation
 from fedaf.data.partition import Partition
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine, make_engine, resolve_device
@@ -166,6 +166,8 @@ def prepare(
         max_unreadable=config.data.max_unreadable,
         watch=watch,
     )
+    if config.data.validation is not None:
+        data = with_validation(data, config.data.validation)
     config = _settled(config, data)
     task = _task(config, data)
     split = Partition.reread(saved_partition, data) if saved_partition else _split(config, data)
@@ -301,6 +303,7 @@ def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dic
         "method": config.method_name,
         "preset": config.preset,
         "dataset": config.data.name,
+        "tested_on": "test" if config.data.validation is None else f"{config.data.validation} held-out training images",
         "partition": config.partition.kind,
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": len(experiment.partition.rows),
