@@ -25,10 +25,10 @@ _REPORTED = {
 }
 
 
-def read_result(run: Path) -> dict[str, Any]:
-    """The figures of a finished run."""
+def read_result(run: Path, *, advice: str | None = None) -> dict[str, Any]:
+    """The figures of a finished run; ``advice`` ends the sentence about a damaged one."""
     path = run / RESULT
-    advice = f"delete it, and --resume {run} writes it again"
+    advice = advice or f"delete it, and --resume {run} writes it again"
     found = _read(path, advice)
     if missing := sorted(_REPORTED - found.keys()):
         raise UserError(f"{path} is damaged: it has no {', '.join(missing)}; {advice}.")
