@@ -79,7 +79,7 @@ class Archive:
             if file.parent.name.startswith("."):
                 continue  # half-way into the archive when something was killed
             try:
-                self.runs.append(_read(file.parent))
+                self.runs.append(read_run(file.parent))
             except UserError as error:
                 self.damaged[file.parent] = str(error)
         self._by_identity = {_key(run.identity): run for run in reversed(self.runs)}
@@ -112,7 +112,7 @@ def _nearest(run: Run, cells: Sequence[Cell]) -> str:
 def is_done(folder: Path, cell: Cell) -> bool:
     """Whether the run of a cell has come to where it belongs since the archive was opened."""
     try:
-        return _key(_read(folder / cell.directory).identity) == _key_of(cell)
+        return _key(read_run(folder / cell.directory).identity) == _key_of(cell)
     except UserError:
         return False
 
@@ -147,7 +147,7 @@ def _free(path: Path, cell: Cell) -> Path:
     target, number = path, 2
     while target.exists():
         try:
-            found = _read(target)
+            found = read_run(target)
         except UserError:
             return target
         if _key(found.identity) == _key_of(cell):
@@ -156,7 +156,8 @@ def _free(path: Path, cell: Cell) -> Path:
     return target
 
 
-def _read(path: Path) -> Run:
+def read_run(path: Path) -> Run:
+    """One run of the archive; ``UserError`` where it is damaged."""
     config = configuration.build(configuration.read_toml(path / CONFIG))
     figures = read_result(path, advice=_OPEN)
     damaged = f"{path / RESULT} is damaged"
