@@ -67,6 +67,12 @@ class Run:
         names = sorted(name for name in {*wanted, *self.identity} if wanted.get(name) != self.identity.get(name))
         return [f"{name} is {self.identity.get(name, 'unset')}, not {wanted.get(name, 'unset')}" for name in names]
 
+    def same_split(self, cell: Cell) -> bool:
+        """Whether its clients hold what those of a cell hold."""
+        wanted = identity(config_of(cell))
+        names = [name for name in wanted if name.startswith(("data.", "partition.")) or name == "run.seed"]
+        return all(self.identity.get(name) == wanted[name] for name in names)
+
 
 class Archive:
     """All runs below a folder, as they were when it was opened."""

@@ -43,14 +43,15 @@ class _Spent(Exception):
 
 
 class Budget:
-    """Time from now on; without minutes there is no end of it."""
+    """Time from now on, in seconds of ``clock``; without minutes there is no end of it."""
 
-    def __init__(self, minutes: float | None = None) -> None:
-        self._end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+    def __init__(self, minutes: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._end = float("inf") if minutes is None else clock() + 60 * minutes
 
     @property
     def spent(self) -> bool:
-        return time.monotonic() >= self._end
+        return self._clock() >= self._end
 
 
 class _Watched(Observer):

@@ -129,9 +129,13 @@ class Table:
     measure: str = "accuracy"
 
     @property
+    def lines(self) -> list[tuple[Section, Line]]:
+        return [(section, line) for section in self.sections for line in section.lines]
+
+    @property
     def cells(self) -> list[Cell]:
         """Each once."""
-        return list(dict.fromkeys(cell for section in self.sections for line in section.lines for cell in line.cells))
+        return list(dict.fromkeys(cell for _, line in self.lines for cell in line.cells))
 
 
 @cache

@@ -97,14 +97,25 @@ def mean_curve(runs: Sequence[Figures]) -> list[float]:
     return [fmean(accuracies) for accuracies in zip(*(run["curve"] for run in runs), strict=True)]
 
 
-def mismatch(row: Row, within: int | None = None) -> float | None:
-    """How far the measured accuracy is from the paper's, where that is more than twice the paper's standard deviation
-    (of a number without one: two points)."""
-    if row.paper is None or not row.runs:
+def mismatch(row: Row, measure: str, *, within: int | None = None, target: float = 0.0) -> str | None:
+    """How far what was measured is from the paper, where it is too far: an accuracy by more than twice the paper's
+    standard deviation (without one: by two points), an upload by more than a tenth, rounds to a target by any."""
+    if not row.runs:
+        return None
+    if measure == "domains":
+        average = (row.paper_by_domain or {}).get("average")
+        row = Row(row.label, row.runs, None if average is None else (average, None))
+    if row.paper is None:
         return None
     mean, std = row.paper
+    if measure == "rounds":
+        reached = rounds_to(mean_curve(row.runs), target)
+        return f"{reached}, not {mean:g} rounds to {target:g} %" if reached != f"{mean:g}" else None
+    if measure == "upload":
+        difference = fmean(run["upload_bytes_per_client_round"] / MIB for run in row.runs) - mean
+        return f"{difference:+.2f} MiB" if abs(difference) > mean / 10 else None
     difference = fmean(best(run, within) for run in row.runs) - mean
-    return difference if abs(difference) > 2 * (1.0 if std is None else std) else None
+    return f"{difference:+.2f}" if abs(difference) > 2 * (1.0 if std is None else std) else None
 
 
 def audit(runs: Sequence[Figures]) -> str:
