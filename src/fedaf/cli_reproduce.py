@@ -145,7 +145,8 @@ def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> lis
         lines += [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()]
     for name in dict.fromkeys(cell.dataset for cell in tally.no_data):
         count = sum(cell.dataset == name for cell in tally.no_data)
-        lines.append(f"{count} runs need {name}, which is not in {reproduction.places.data_dir}; see fedaf data list.")
+        where = f"{name} is not in {reproduction.places.data_dir}"
+        lines.append(f"{where}, so {count} of the runs must wait; fedaf data list says how to get it.")
     finished = len(reproduction.done) + len(tally.finished)
     done = f"{finished} of {len(reproduction.cells)} runs are in {reproduction.places.results}"
     rest = f"; {reproduction.time_left(tally.left)}: the same command goes on" if tally.left else ""
