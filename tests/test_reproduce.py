@@ -182,6 +182,15 @@ def test_a_run_with_other_settings_does_not_count_and_is_not_overwritten(undistu
     ]
 
 
+def test_a_run_that_cannot_be_understood_keeps_its_place(undisturbed, tmp_path):
+    shutil.copytree(undisturbed / "results", tmp_path / "results")
+    theirs = tmp_path / "results" / FEDAVG.directory / "config.toml"
+    theirs.write_text(theirs.read_text().replace("[model]", "[model]\nof_a_later_version = 1"))
+    assert reproduced([FEDAVG], tmp_path)[0].finished == [FEDAVG]
+    assert "of_a_later_version" in theirs.read_text()
+    assert reproduced([FEDAVG], tmp_path)[0].finished == []
+
+
 def test_where_and_how_a_run_was_computed_does_not_matter(undisturbed, tmp_path):
     shutil.copytree(undisturbed / "results", tmp_path / "results")
     file = tmp_path / "results" / FEDAVG.directory / "config.toml"
@@ -215,7 +224,7 @@ def test_time_left_is_that_of_the_same_runs_on_the_same_device():
     assert pace.seconds(FEDAVG_1) == 50.0
     pace.learn(FEDAVG, {"device": "cpu", "seconds": 10.0})
     pace.learn(FEDAVG_1, {"device": "cpu", "seconds": 20.0})
-    assert pace.seconds(replace(FEDAVG, seed=5)) == 15.0
+    assert pace.seconds(replace(FEDAVG, seed=5)) == pace.seconds(replace(FEDAVG, alpha=0.5)) == 15.0
     assert pace.seconds(FEDAF) is None
 
 

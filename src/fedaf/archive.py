@@ -125,7 +125,7 @@ def is_done(folder: Path, cell: Cell) -> bool:
 
 def publish(work: Path, folder: Path, cell: Cell) -> Path:
     """Move a finished run into the archive, all at once. What is large or told by the rest stays behind; the
-    configuration forgets where the data lay. A damaged run of the same name makes room, another one keeps its place."""
+    configuration forgets where the data lay. A damaged run of this cell makes room, another one keeps its place."""
     config = configuration.build(configuration.read_toml(work / CONFIG))
     config = changed(config, data=config.data.model_copy(update={"dir": "data"}))
     read_result(work)
@@ -149,17 +149,19 @@ def publish(work: Path, folder: Path, cell: Cell) -> Path:
 
 
 def _free(path: Path, cell: Cell) -> Path:
-    """A path where nothing is lost: free, or held by a damaged run or another attempt at the same cell."""
+    """A path where nothing is lost: free, or held by a damaged run of the same cell, or by another attempt at it."""
     target, number = path, 2
-    while target.exists():
-        try:
-            found = read_run(target)
-        except UserError:
-            return target
-        if _key(found.identity) == _key_of(cell):
-            return target
+    while target.exists() and not _is_of(target, cell):
         target, number = path.with_name(f"{path.name}-{number}"), number + 1
     return target
+
+
+def _is_of(path: Path, cell: Cell) -> bool:
+    """Whether a run has the settings of a cell, whatever came of it."""
+    try:
+        return _key(identity(configuration.build(configuration.read_toml(path / CONFIG)))) == _key_of(cell)
+    except UserError:
+        return False
 
 
 def read_run(path: Path) -> Run:

@@ -91,6 +91,7 @@ class Pace:
     def __init__(self, device: str, runs: Iterable[tuple[Cell, Run]] = ()) -> None:
         self._device = device
         self._seconds: dict[str, list[float]] = {}
+        self._guesses: dict[str, float] = {}
         for cell, run in runs:
             self.learn(cell, run.figures)
 
@@ -101,12 +102,12 @@ class Pace:
 
     def assume(self, cell: Cell, seconds: float) -> None:
         """An estimate, for as long as nothing is known."""
-        self._seconds.setdefault(_family(cell), [seconds])
+        self._guesses[_family(cell)] = seconds
 
     def seconds(self, cell: Cell) -> float | None:
         """The mean of the same runs with other seeds, or else with other splits too, if there are any."""
         found = self._seconds.get(cell.kind) or self._seconds.get(_family(cell))
-        return sum(found) / len(found) if found else None
+        return sum(found) / len(found) if found else self._guesses.get(_family(cell))
 
 
 def _family(cell: Cell) -> str:
