@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedaf.federation.observer import Observer
-from fedaf.reproduce import Budget, Places, Reproduction, Tally
+from fedaf.reproduce import Audience, Budget, Places, Reproduction, Tally
 from fedaf.reproduction import Cell, Line, Section, Table
 
 SMALL = (("model.width", 8), ("partition.clients", 3), ("run.threads", 1))
@@ -34,6 +34,6 @@ def reproduced(
 ) -> tuple[Tally, list[str]]:
     """What came of running these cells, and what was said."""
     said: list[str] = []
-    reproduction = Reproduction(cells, places(folder))
     watching = observer or Observer()
-    return reproduction.run(budget=budget or Budget(), say=said.append, observer=lambda: watching), said
+    audience = Audience(said.append, lambda: watching)
+    return Reproduction(cells, places(folder)).run(budget or Budget(), audience), said

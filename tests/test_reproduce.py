@@ -14,7 +14,7 @@ import pytest
 
 from commandline import assert_one_sentence
 from digit_cells import BROKEN, FEDAF, FEDAVG, FEDAVG_1, places, reproduced
-from fedaf.archive import Archive
+from fedaf.archive import Archive, Run, config_of, identity
 from fedaf.federation.observer import Observer
 from fedaf.reproduce import Budget, Pace, Reproduction
 from fedaf.reproduction import Cell
@@ -69,7 +69,8 @@ def test_after_a_kill_it_goes_on_within_the_run(undisturbed, tmp_path):
     finished = curve(tmp_path, FEDAF)
     tally, said = reproduced([FEDAF, FEDAVG], tmp_path)
     assert tally.finished == [FEDAVG]
-    assert f"1/1 {FEDAVG.directory}, from round 2" in said[0]
+    assert said[0].startswith(f"1/1 {FEDAVG.directory} (1 left")
+    assert said[0].endswith("from round 2")
     assert curve(tmp_path, FEDAVG) == curve(undisturbed, FEDAVG)
     assert curve(tmp_path, FEDAF) == finished
 
@@ -216,26 +217,65 @@ def test_the_runs_in_the_repository_are_recognised():
     assert others["fedaf-200-steps-seed0"] == "unlike pacs/fedaf-seed0, method.local_steps is 200, not 1000"
 
 
+def a_run(cell: Cell, device: str, seconds: float) -> Run:
+    return Run(Path(), identity(config_of(cell)), {"device": device, "seconds": seconds}, None)
+
+
 def test_time_left_is_that_of_the_same_runs_on_the_same_device():
-    pace = Pace("cpu")
-    pace.learn(FEDAVG, {"device": "cuda (fast)", "seconds": 1.0})
+    pace = Pace("cpu", [a_run(FEDAVG, "cuda (fast)", 1.0)])
     assert pace.seconds(FEDAVG_1) is None
     pace.assume(FEDAVG, 50.0)
     assert pace.seconds(FEDAVG_1) == 50.0
-    pace.learn(FEDAVG, {"device": "cpu", "seconds": 10.0})
-    pace.learn(FEDAVG_1, {"device": "cpu", "seconds": 20.0})
-    assert pace.seconds(replace(FEDAVG, seed=5)) == pace.seconds(replace(FEDAVG, alpha=0.5)) == 15.0
+    pace.learn(a_run(FEDAVG, "cpu", 10.0))
+    pace.learn(a_run(FEDAVG_1, "cpu", 20.0))
+    pace.learn(a_run(replace(FEDAVG, alpha=0.7), "cpu", 90.0))
+    assert pace.seconds(replace(FEDAVG, seed=5)) == 15.0
+    assert pace.seconds(replace(FEDAVG, alpha=0.5)) == 40.0
     assert pace.seconds(FEDAF) is None
 
 
-def test_the_command_runs_what_there_are_data_for(call, tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for split, count in (("train", 1000), ("test", 100)):
+def test_time_is_known_of_cells_whose_other_seeds_are_done(undisturbed, tmp_path):
+    shutil.copytree(undisturbed / "results", tmp_path / "results")
+    more = replace(FEDAVG, seed=2)
+    reproduction = Reproduction([more, FEDAF], places(tmp_path))
+    assert reproduction.seconds_left(more) == pytest.approx(
+        sum(figures(undisturbed, cell)["seconds"] for cell in (FEDAVG, FEDAVG_1)) / 2
+    )
+    assert reproduction.time_left([more, FEDAF]).endswith("1 of them of unknown length")
+
+
+def cifar10(folder: Path, *, train: int = 1000) -> None:
+    """Random pictures in the shape of CIFAR-10."""
+    rng, arrays = np.random.default_rng(0), {}
+    for split, count in (("train", train), ("test", 100)):
         arrays[f"x_{split}"] = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
         arrays[f"y_{split}"] = np.arange(count) % 10
-    (tmp_path / "data").mkdir()
-    np.savez(tmp_path / "data" / "cifar10.npz", **arrays)
+    folder.mkdir()
+    np.savez(folder / "cifar10.npz", **arrays)
+
+
+ONE = ["communication", "--dataset", "cifar10", "--alpha", "0.05", "--seeds", "0", "--device", "cpu"]
+
+
+def test_the_command_says_what_a_budget_left_and_exits_well(call, tmp_path):
+    cifar10(tmp_path / "data")
+    code, out, err = call("reproduce", *ONE, "--budget", "1e-6")
+    assert (code, err) == (0, "")
+    assert "0 of 1 runs are in results; 1 left" in out
+    assert "the same command goes on." in out
+
+
+def test_the_command_exits_with_1_if_a_run_failed(call, tmp_path):
+    cifar10(tmp_path / "data", train=20)
+    code, out, err = call("reproduce", *ONE, "-q")
+    assert (code, err) == (1, "")
+    first, last = out.splitlines()
+    assert first.startswith("cifar10-alpha0.05/fedaf-upload-seed0 failed: 10 clients")
+    assert last == "0 of 1 runs are in results; 1 failed."
+
+
+def test_the_command_runs_what_there_are_data_for(call, tmp_path):
+    cifar10(tmp_path / "data")
     choice = ["communication", "--dataset", "cifar10,cifar100", "--alpha", "0.1", "--seeds", "0", "--methods", "fedaf"]
     code, out, err = call("reproduce", *choice, "--device", "cpu", "-q")
     assert (code, err) == (0, "")

@@ -74,7 +74,7 @@ def reproduce(
             tuple(dict.fromkeys(_numbers("--seeds", seeds, int))) or SEEDS,
         )
         cells = plan(table, chosen)
-        from fedaf.reproduce import Budget, Places, Reproduction
+        from fedaf.reproduce import Audience, Budget, Places, Reproduction
 
         reproduction = Reproduction(cells, Places(results, work, data_dir or Path("data"), device))
         _say_damaged(reproduction, terminal)
@@ -84,7 +84,7 @@ def reproduce(
             say: Callable[[str], None] = (
                 (lambda _: None) if quiet else (lambda line: print_line(terminal.console, line))
             )
-            tally = reproduction.run(budget=Budget(budget), say=say, observer=terminal.observer)
+            tally = reproduction.run(Budget(budget), Audience(say, terminal.observer, terminal.prepare))
             for line in _ending(reproduction, tally, quiet=quiet):
                 print_line(terminal.console, line)
             failed = bool(tally.failed)

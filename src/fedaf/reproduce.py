@@ -10,7 +10,8 @@ from typing import Any
 
 from fedaf import config as configuration
 from fedaf import estimate, experiment
-from fedaf.archive import Archive, Run, config_of, identity, is_done, publish, read_run
+from fedaf.archive import Archive, Identity, Run, config_of, identity, is_done, publish, read_run
+from fedaf.config import Config
 from fedaf.data import catalog
 from fedaf.engine import resolve_device
 from fedaf.errors import FedafError, InUse
@@ -86,32 +87,48 @@ class _Watched(Observer):
 
 
 class Pace:
-    """How long cells take on this device, from runs that were made on it."""
+    """How long runs take on a device, from those that were made on it: by their settings but for the seed, and by their
+    settings but for seed and split."""
 
-    def __init__(self, device: str, runs: Iterable[tuple[Cell, Run]] = ()) -> None:
+    def __init__(self, device: str, runs: Iterable[Run] = ()) -> None:
         self._device = device
-        self._seconds: dict[str, list[float]] = {}
-        self._guesses: dict[str, float] = {}
-        for cell, run in runs:
-            self.learn(cell, run.figures)
+        self._seconds: dict[_Kind, list[float]] = {}
+        self._guesses: dict[_Kind, float] = {}
+        for run in runs:
+            self.learn(run)
 
-    def learn(self, cell: Cell, figures: Mapping[str, Any]) -> None:
-        if figures["device"] == self._device:
-            for name in (cell.kind, _family(cell)):
-                self._seconds.setdefault(name, []).append(float(figures["seconds"]))
+    def learn(self, run: Run) -> None:
+        if run.figures["device"] == self._device:
+            for kind in _kinds(run.identity):
+                self._seconds.setdefault(kind, []).append(float(run.figures["seconds"]))
 
     def assume(self, cell: Cell, seconds: float) -> None:
         """An estimate, for as long as nothing is known."""
-        self._guesses[_family(cell)] = seconds
+        self._guesses[_kinds(identity(config_of(cell)))[1]] = seconds
 
     def seconds(self, cell: Cell) -> float | None:
-        """The mean of the same runs with other seeds, or else with other splits too, if there are any."""
-        found = self._seconds.get(cell.kind) or self._seconds.get(_family(cell))
-        return sum(found) / len(found) if found else self._guesses.get(_family(cell))
+        """The mean of the runs that are most alike, if there are any."""
+        same, alike = _kinds(identity(config_of(cell)))
+        found = self._seconds.get(same) or self._seconds.get(alike)
+        return sum(found) / len(found) if found else self._guesses.get(alike)
 
 
-def _family(cell: Cell) -> str:
-    return f"{cell.dataset}/{cell.variant}/{cell.model}"
+_Kind = frozenset[tuple[str, str]]
+
+
+def _kinds(settings: Identity) -> tuple[_Kind, _Kind]:
+    same = {(name, value) for name, value in settings.items() if name != "run.seed"}
+    return frozenset(same), frozenset((name, value) for name, value in same if not name.startswith("partition."))
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who is told: ``say`` gets a line for what begins, ends or fails, an ``observer`` is made for each run, and
+    ``prepare`` may show how far the reading of data is."""
+
+    say: Callable[[str], None]
+    observer: Callable[[], Observer] = Observer
+    prepare: Callable[[Config], Experiment] = experiment.prepare
 
 
 @dataclass
@@ -131,17 +148,20 @@ class Reproduction:
     def __init__(self, cells: Sequence[Cell], places: Places) -> None:
         self.cells, self.places = list(cells), places
         self.archive = Archive(places.results)
-        done = {cell: run for cell in self.cells if (run := self.archive.find(cell)) is not None}
-        self.done = set(done)
-        self.open = [cell for cell in self.cells if cell not in done]
-        self.pace = Pace(experiment.device_name(resolve_device(places.device)), done.items())
+        self.done = {cell for cell in self.cells if self.archive.find(cell) is not None}
+        self.open = [cell for cell in self.cells if cell not in self.done]
+        self.pace = Pace(experiment.device_name(resolve_device(places.device)), self.archive.runs)
+        self._missing = {name for name in {cell.dataset for cell in cells} if not self._is_here(name)}
+
+    def _is_here(self, dataset: str) -> bool:
+        return dataset == "digits" or catalog.locate(dataset, self.places.data_dir) is not None
 
     def rounds_done(self, cell: Cell) -> int:
         """Of a run that was begun."""
         return len(read_metrics(self.places.work / cell.directory))
 
     def has_data(self, cell: Cell) -> bool:
-        return cell.dataset == "digits" or catalog.locate(cell.dataset, self.places.data_dir) is not None
+        return cell.dataset not in self._missing
 
     def seconds_left(self, cell: Cell) -> float | None:
         seconds, rounds = self.pace.seconds(cell), config_of(cell).run.rounds
@@ -155,17 +175,18 @@ class Reproduction:
         about = f"about {duration(sum(known))}" if known else ""
         return ", ".join(part for part in (f"{len(cells)} left", about, unknown) if part)
 
-    def run(self, *, budget: Budget, say: Callable[[str], None], observer: Callable[[], Observer]) -> Tally:
-        """Run what is open, the first first. ``say`` gets a line for what begins, ends or fails."""
-        tally = Tally(left=[cell for cell in self.open if self.has_data(cell)])
-        tally.no_data = [cell for cell in self.open if cell not in set(tally.left)]
-        total = len(tally.left)
+    def run(self, budget: Budget, audience: Audience) -> Tally:
+        """Run what is open, the first first, until all is done or the budget is spent."""
+        tally = Tally(
+            left=[cell for cell in self.open if self.has_data(cell)],
+            no_data=[cell for cell in self.open if not self.has_data(cell)],
+        )
+        total, say = len(tally.left), audience.say
         while tally.left and not budget.spent:
             cell = tally.left[0]
+            place = f"{total - len(tally.left) + 1}/{total} {cell.directory}"
             try:
-                figures = self._finish(
-                    cell, f"{total - len(tally.left) + 1}/{total}", tally.left, budget, say, observer
-                )
+                run = self._finish(cell, budget, audience, f"{place} ({self.time_left(tally.left)})")
             except _Spent:
                 break
             except InUse:
@@ -177,40 +198,34 @@ class Reproduction:
                 tally.failed[cell] = " ".join(reason.split())
                 say(f"{cell.directory} failed: {tally.failed[cell]}")
             else:
-                self.pace.learn(cell, figures)
+                self.pace.learn(run)
                 tally.finished.append(cell)
-                seconds = duration(figures["seconds"])
-                say(f"{cell.directory}: best {figures['best_accuracy']:.2f} %, {seconds}")
+                best, seconds = run.figures["best_accuracy"], duration(run.figures["seconds"])
+                say(f"{cell.directory}: best {best:.2f} %, {seconds}")
             tally.left.pop(0)
         return tally
 
-    def _finish(
-        self,
-        cell: Cell,
-        number: str,
-        left: Sequence[Cell],
-        budget: Budget,
-        say: Callable[[str], None],
-        observer: Callable[[], Observer],
-    ) -> Mapping[str, Any]:
-        """Bring one cell into the archive, and return its figures."""
+    def _finish(self, cell: Cell, budget: Budget, audience: Audience, announcement: str) -> Run:
+        """Bring one cell into the archive."""
         if is_done(self.places.results, cell):
-            return read_run(self.places.results / cell.directory).figures
+            return read_run(self.places.results / cell.directory)
         folder = self.places.work / cell.directory
         _set_aside_if_other(folder, cell)
         if not (folder / RESULT).is_file():
-            prepared = self._prepare(cell, folder)
+            begun = self.rounds_done(cell)
+            audience.say(f"{announcement}, from round {begun + 1}" if begun else announcement)
+            prepared = self._prepare(cell, folder, audience)
             if self.pace.seconds(cell) is None and (guess := estimate.seconds(prepared)) is not None:
                 self.pace.assume(cell, guess)
-            begun = f", from round {done + 1}" if (done := self.rounds_done(cell)) else ""
-            say(f"{number} {cell.directory}{begun} ({self.time_left(left)})")
-            experiment.go_on(prepared, folder, _Watched(observer(), budget))
-        return read_run(publish(folder, self.places.results, cell)).figures
+                audience.say(f"it will take roughly {duration(guess)}")
+            experiment.go_on(prepared, folder, _Watched(audience.observer(), budget))
+        return read_run(publish(folder, self.places.results, cell))
 
-    def _prepare(self, cell: Cell, folder: Path) -> Experiment:
+    def _prepare(self, cell: Cell, folder: Path, audience: Audience) -> Experiment:
         if (folder / CONFIG).is_file():
             return experiment.reopen(folder, moved=self.places.settings)
-        prepared = experiment.prepare(configuration.build(configuration.merge(cell.settings, self.places.settings)))
+        config = configuration.build(configuration.merge(cell.settings, self.places.settings))
+        prepared = audience.prepare(config)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / CONFIG, prepared.config.to_toml())
         return prepared
