@@ -76,6 +76,7 @@ def reproduce(
         cells = plan(table, chosen)
         from fedaf.reproduce import Audience, Budget, Places, Reproduction
 
+        time = Budget(budget)
         reproduction = Reproduction(cells, Places(results, work, data_dir or Path("data"), device))
         _say_damaged(reproduction, terminal)
         if list_:
@@ -84,7 +85,7 @@ def reproduce(
             say: Callable[[str], None] = (
                 (lambda _: None) if quiet else (lambda line: print_line(terminal.console, line))
             )
-            tally = reproduction.run(Budget(budget), Audience(say, terminal.observer, terminal.prepare))
+            tally = reproduction.run(time, Audience(say, terminal.observer, terminal.prepare))
             for line in _ending(reproduction, tally, quiet=quiet):
                 print_line(terminal.console, line)
             failed = bool(tally.failed)
