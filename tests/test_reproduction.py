@@ -112,6 +112,7 @@ def test_choices_narrow_a_plan():
         ("lable-skew", Filter(), ["lable-skew", "did you mean 'label-skew'", "or all"]),
         ("ipc", Filter(alphas=(0.3,)), ["--alpha 0.3", "0.02, 0.05, 0.1"]),
         ("gamma", Filter(datasets=("pacs",)), ["--dataset pacs", "cifar10"]),
+        ("all", Filter(datasets=("pacs",), methods=("fedaf-ipc10",)), ["no run", "all", "choose fewer"]),
         ("resnet18", Filter(methods=("fedsgd",)), ["--methods fedsgd", "fedavg"]),
     ],
 )

@@ -38,7 +38,10 @@ def plan(table: str, wanted: Filter) -> list[Cell]:
     _must_be_known("--alpha", wanted.alphas, {cell.alpha for cell in found if cell.alpha is not None}, table)
     names = {name for cell in found for name in (cell.variant, cell.method)} | {"controls"}
     _must_be_known("--methods", wanted.methods, names, table)
-    return sorted((cell for cell in found if wanted.takes(cell)), key=value)
+    chosen = sorted((cell for cell in found if wanted.takes(cell)), key=value)
+    if not chosen:
+        raise UserError(f"no run of the table {table} is of all these data sets, alphas and methods; choose fewer.")
+    return chosen
 
 
 def _must_be_known(flag: str, given: Sequence[Any], known: set[Any], table: str) -> None:
