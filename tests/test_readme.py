@@ -30,7 +30,9 @@ def test_the_model_in_the_readme_runs(tmp_path, monkeypatch):
 
 
 def test_the_commands_in_the_readme_have_only_flags_that_exist():
-    commands = re.findall(r"^fedaf (run|compare|settings|bench|data [a-z]+) (.*?)(?:#.*)?$", README, re.MULTILINE)
+    commands = re.findall(
+        r"^fedaf (run|compare|reproduce|settings|bench|data [a-z]+) (.*?)(?:#.*)?$", README, re.MULTILINE
+    )
     assert len(commands) >= 5
     for verb, arguments in commands:
         shown = subprocess.run(

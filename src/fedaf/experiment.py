@@ -209,8 +209,8 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 def reopen(
     out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """The experiment of an earlier run, with the very split it had. ``moved`` says where its data are now (settings
-    of the table ``data``)."""
+    """The experiment of an earlier run, with the very split it had. ``moved`` has the settings that say where its data
+    are now, and what computes."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))

@@ -118,7 +118,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "download_bytes_per_client_round": bytes_of(m["download_bytes"] for m in rounds),
         "evaluation_bytes_per_client_round": bytes_of(m.get("evaluation_bytes", {}) for m in rounds),
         "seconds": sum(sum(m["seconds"].values()) for m in rounds),
-        "copy_audit": _worst_audit(audits),
+        "copy_audit": worst_audit(audits),
     }
 
 
@@ -132,8 +132,9 @@ def _personal(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return {"best_accuracy": means[best], "best_by_client": found[best], "last_accuracy": means[-1]}
 
 
-def _worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
-    """Over the rounds of a run, each figure at its worst; where it is the mean of held-out images, its mean."""
+def worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Over the rounds of a run, or over runs, each figure at its worst; where it is the mean of held-out images, its
+    mean."""
     if not audits:
         return None
 
