@@ -42,7 +42,11 @@ def reproduce(
     ] = False,
     render: Annotated[
         bool,
-        typer.Option("--render", help="Write RESULTS.md and its pictures from the results; last, if TABLE is given."),
+        typer.Option(
+            "--render",
+            help="Write RESULTS.md and its pictures from the results, after the runs of TABLE if it is given. "
+            "With --data-dir the features of domains are drawn too, for which a network is trained.",
+        ),
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
