@@ -389,6 +389,18 @@ def test_predictions_of_nothing_are_an_empty_table() -> None:
     assert predict(ByBrightness(), torch.empty(0, 1, 2, 2, dtype=torch.uint8), TASK, ENGINE).shape == (0, 3)
 
 
+def test_predictions_keep_to_the_memory_budget() -> None:
+    sizes: list[int] = []
+    model = linear_model()
+    model.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
+    images, _ = random_data(100)
+    predict(
+        model, images, TASK, EagerEngine(torch.device("cpu"), memory_budget=10 * 2 * 16)
+    )  # flattened: 16 in, 16 out
+    assert max(sizes) == 10
+    assert sum(sizes) == 100 + 1  # one more image tells how much memory it takes
+
+
 def test_dropout_follows_from_the_key_alone() -> None:
     images, labels = random_data(12)
 
@@ -412,7 +424,7 @@ def test_predictions_do_not_see_how_images_lie_in_memory() -> None:
     seen: list[bool] = []
     task = Task("tiny", 3, 2, 2, 12, mean=(0.5,) * 3, std=(0.25,) * 3)
     predict(Layout(), torch.zeros(5, 2, 2, 3, dtype=torch.uint8).permute(0, 3, 1, 2), task, ENGINE)
-    assert seen == [True]
+    assert all(seen)
 
 
 def test_a_training_that_is_closed_frees_its_memory_at_once() -> None:
