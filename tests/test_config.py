@@ -151,7 +151,8 @@ def test_the_digits_preset_is_as_settled():
 
 def test_augmentation_is_one_choice_for_all_methods():
     assert len({str(paper("cifar10", name).training) for name in METHODS}) == 1
-    assert paper("cifar10").training.augment == ["flip", "shift", "scale", "brightness", "contrast"]
+    chosen = ["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation"]
+    assert paper("cifar10").training.augment == paper("fashionmnist").training.augment == chosen
     assert paper("digits").training.augment == []
 
 

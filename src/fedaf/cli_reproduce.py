@@ -23,7 +23,8 @@ def reproduce(
     table: Annotated[
         str | None,
         typer.Argument(
-            help="label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence or all.",
+            help="label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, settings "
+            "or all.",
             show_default=False,
         ),
     ] = None,

@@ -20,10 +20,11 @@ Written by `fedaf reproduce --render` from the runs in `{results}`; whatever is 
 A figure stands here only if the run behind it is in the repository, with its seed, version and seconds (the list is
 below). Accuracy is in per cent on the test split, of the best round as in the paper, and of the last one beside it:
 *measured* is the mean over the seeds that were run, ± their sample standard deviation where there is more than one.
-*Difference* is measured less paper. An empty cell was not run. Settings are the paper's where it states them, and were
-not searched; augmentation of training images is on for every method. *Copy audit*: likeness of the shared images to the
-nearest private image of their client (PSNR, mean / highest; higher is closer), and how often that nearest one is an
-image they were made from, at its worst over rounds and seeds; in brackets the same for real images that were held out.
+*Difference* is measured less paper. An empty cell was not run. Settings are the paper's where it states them; what it
+leaves open was chosen on held-out training images (the table *Settings*), and augmentation of training images is on for
+every method. *Copy audit*: likeness of the shared images to the nearest private image of their client (PSNR, mean /
+highest; higher is closer), and how often that nearest one is an image they were made from, at its worst over rounds and
+seeds; in brackets the same for real images that were held out.
 
 {there} of {all} runs are there.
 """
