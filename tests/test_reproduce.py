@@ -211,10 +211,9 @@ def test_the_runs_in_the_repository_are_recognised():
     archive, cells = Archive(RESULTS), plan("all", Filter())
     assert not archive.damaged
     done = {cell.directory for cell in cells if archive.find(cell)}
-    known = ("fedaf", "feddm", "fedavg", "fedaf-zero-steps", "fedaf-ipc10")
-    assert done >= {*(f"cifar10-alpha0.02/{name}-seed0" for name in known), "pacs/fedavg-seed0"}
+    assert done >= {"cifar10-alpha0.02/fedaf-seed0", *(cell.directory for cell in plan("communication", Filter()))}
     others = {run.path.name: how for run, how in archive.others(cells)}
-    assert others["fedaf-200-steps-seed0"] == "unlike pacs/fedaf-seed0, method.local_steps is 200, not 1000"
+    assert others["fedaf-200-steps-seed0"].startswith("unlike pacs/fedaf-seed0, method.local_steps is 200, not 1000")
 
 
 def a_run(cell: Cell, device: str, seconds: float) -> Run:
