@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_validator
 
 from fedaf.methods import registry as methods
 from fedaf.naming import nearest
@@ -39,7 +39,9 @@ class RunTable(_Table):
 
 
 class DataTable(_Table):
-    name: str = Field("digits", description="data set of the catalog, npz:FILE or folder:DIR")
+    name: str = Field(
+        "digits", description="data set of the catalog, npz:FILE or folder:DIR; none: a server without data"
+    )
     dir: str = Field("data", description="folder of data files")
     image_size: int | None = Field(
         None, ge=1, le=4096, description="side image files are resized to; unset: 64, or own if small"
@@ -47,6 +49,12 @@ class DataTable(_Table):
     max_unreadable: float = Field(0.01, ge=0, le=1, description="share of image files that may be unreadable")
     mean: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
     std: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
+    shape: list[PositiveInt] | None = Field(
+        None, min_length=3, max_length=3, description="over a network: channels, height, width; unset: the catalog's"
+    )
+    classes: list[str] | None = Field(
+        None, min_length=2, description="over a network: the classes by name, in order; unset: the catalog's"
+    )
 
 
 class PartitionTable(_Table):
@@ -80,6 +88,8 @@ class FederationTable(_Table):
     participation: float = Field(1.0, gt=0, le=1, description="share of clients asked each round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of those asked that must answer")
     deadline: float | None = Field(None, gt=0, description="seconds a phase may take")
+    min_clients: int = Field(2, ge=1, description="over a network: clients that must be there for a round to begin")
+    wait: float = Field(600.0, ge=0, description="over a network: seconds to wait for them")
     policy: str | None = Field(
         None, description="a policy that every client in this process keeps to: a TOML file, or default; unset: none"
     )
