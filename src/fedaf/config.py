@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_validator
 
@@ -17,6 +17,7 @@ from fedaf.protocol.contract import OPTIONS
 
 Augmentation = Literal["flip", "shift", "scale", "brightness", "contrast"]
 Settings = Mapping[str, Mapping[str, Any]]
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Table(BaseModel):
@@ -174,6 +175,12 @@ def read_policy(name: str) -> Policy:
                 f"{', '.join(methods.METHODS)} and names such as module:Class."
             )
     return policy
+
+
+def read_file(path: Path, model: type[_Model], *, what: str) -> _Model:
+    """A TOML file of any kind, checked."""
+    checked: _Model = _validate(model, read_toml(path, what=what), "", owner=f"the {what}")
+    return checked
 
 
 def policy_toml(policy: Policy) -> str:

@@ -85,6 +85,16 @@ def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str])
     return certificate.not_valid_after_utc
 
 
+def hosts_of(certificate: Path) -> list[str]:
+    """The names and addresses a server certificate is for."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise UserError(f"{certificate} is no certificate that names its server: {error}.") from error
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
 def make_node_key(file: Path) -> Path:
     """The key by which a node shows who it is, as ``ssh-keygen -t ecdsa -b 384`` makes it. Returns the public half,
     which the server is given."""

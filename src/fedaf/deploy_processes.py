@@ -1,16 +1,17 @@
 """Programs of a deployment on this machine: started offline, watched, and stopped with all that they started."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from fedaf.errors import FedafError, UserError
 
@@ -22,6 +23,18 @@ OFFLINE = {
 }
 
 _GRACE_SECONDS = 6.0
+_SIGNS = {
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate was not signed by the authority of ca.crt, has ended, or is "
+    "for another name; compare ca.crt with the server's",
+    "[code: 2001]": "the server admits nodes with a registered key only; register node.pub there",
+    "[code: 2004]": "the server does not know the key of this node, or a node with it is running already; register "
+    "node.pub there, or end the other",
+    "Giving up reconnection": "no SuperLink with TLS answered there in the time it was given; check the address, and "
+    "that the link is running",
+    "address already in use": "its port is in use; choose another, or end what uses it",
+}
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -32,10 +45,26 @@ def environment(home: Path) -> dict[str, str]:
     return {**inherited, **OFFLINE, "FLWR_HOME": str(home.absolute()), "PATH": path}
 
 
+@contextmanager
+def ending_orderly() -> Iterator[None]:
+    """In the block, being told to end (a service that is stopped, a terminal that is closed) unwinds like Ctrl-C."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Processes:
     """Programs that end with the block they were started in, whatever happens there."""
 
     def __init__(self, logs: Path, environment: dict[str, str]) -> None:
+        logs.mkdir(exist_ok=True)
         self._logs, self._environment = logs, environment
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._known: set[tuple[int, str]] = set()
@@ -70,7 +99,7 @@ class Processes:
         self._known |= _descendants({process.pid for process in self._started.values()})
         for name, process in self._started.items():
             if process.poll():
-                raise FedafError(f"{name} ended with status {process.returncode}: {last_words(self.log(name))}")
+                raise FedafError(f"{name} ended: {why(self.log(name))}.")
 
     def wait_until_listening(self, name: str, port: int, *, seconds: float) -> None:
         """Wait until a program takes connections on loopback."""
@@ -80,15 +109,16 @@ class Processes:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(0.1)
-        raise FedafError(f"{name} does not listen on port {port} after {seconds:g} s: {last_words(self.log(name))}")
+        raise FedafError(f"{name} does not listen on port {port} after {seconds:g} s: {why(self.log(name))}.")
 
     def stop(self) -> None:
-        """End everything: politely, then by force. Ctrl-C in the meantime changes nothing."""
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        """End everything: politely, then by force. A second Ctrl-C in the meantime changes nothing."""
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDINGS}
         try:
             self._stop()
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _stop(self) -> None:
         roots = {process.pid for process in self._started.values() if process.poll() is None}
@@ -159,11 +189,14 @@ def refuse_taken(port: int, host: str = "127.0.0.1") -> None:
             ) from error
 
 
+def why(log: Path) -> str:
+    """The reason a program of Flower's had to end, from its log."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    return next((meaning for sign, meaning in _SIGNS.items() if sign in text), last_words(log))
+
+
 def last_words(log: Path, *, lines: int = 3) -> str:
     """The end of a program's log, in one line."""
-    try:
-        text: Sequence[str] = log.read_text(errors="replace").splitlines()
-    except OSError:
-        text = ()
-    said = [line.strip() for line in text if line.strip()]
-    return " ".join(said[-lines:])[-600:] or "it said nothing"
+    text = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    said = [_COLOURS.sub("", line).strip() for line in text if line.strip()]
+    return " ".join(said[-lines:])[-600:].rstrip(".") or "it said nothing"

@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _FOR_SITES = "/v1/fleet/"
-_OPERATORS = ("127.0.0.1", "::1")
+_LOOPBACK = ("127.0.0.1", "::1")
 
 
 class OperatorsAreLocal:
@@ -40,8 +40,11 @@ class OperatorsAreLocal:
         await send({"type": "http.response.body", "body": b"Only from the machine of the SuperLink."})
 
     def _admits(self, scope: Scope) -> bool:
-        client = scope.get("client")
-        return str(scope["path"]).startswith(_FOR_SITES) or (client is not None and client[0] in _OPERATORS)
+        if str(scope["path"]).startswith(_FOR_SITES):
+            return True
+        client, server = scope.get("client"), scope.get("server")
+        # Who comes from the address that was called sits on this machine.
+        return client is not None and (client[0] in _LOOPBACK or (server is not None and client[0] == server[0]))
 
 
 def superlink() -> None:
@@ -57,9 +60,10 @@ def superlink() -> None:
 
 def supernode() -> None:
     """Run a SuperNode with the arguments of this process."""
-    from flwr.supernode import start_client_internal as node
+    from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
+    node: Any = start_client_internal
     _must_have(node, "_verify_fab", "_pull_and_store_message")
     pull = node._pull_and_store_message
 

@@ -58,7 +58,9 @@ class Node:
             )
         kind, _, what = values["data"].partition(":")
         if kind not in _KINDS or not what or (kind == "partition" and not what.isdecimal()):
-            raise UserError(f"data is {values['data']!r} in the node config; allowed is npz:FILE, folder:DIR, partition:N.")
+            raise UserError(
+                f"data is {values['data']!r} in the node config; allowed is npz:FILE, folder:DIR, partition:N."
+            )
         if values.get("threads", 1) < 1:
             raise UserError(f"threads is {values['threads']} in the node config; it must be at least 1.")
         return cls(
@@ -79,7 +81,9 @@ class Node:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"state-dir {self.state_dir} cannot be written ({error}); name a folder that can.") from error
+            raise UserError(
+                f"state-dir {self.state_dir} cannot be written ({error}); name a folder that can."
+            ) from error
         return folder
 
     def identity(self) -> str:

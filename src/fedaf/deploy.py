@@ -1,0 +1,148 @@
+"""A run over a network, seen from the server's machine: handed to the link, followed, and told as it truly ended; and
+all of a deployment on one machine."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedaf.config import Config
+from fedaf.deploy_init import KEYS, SERVER, SITES, init
+from fedaf.deploy_machines import CONNECTION, Link, Site, toml_lines
+from fedaf.deploy_processes import Processes, last_words
+from fedaf.errors import FedafError, UserError
+from fedaf.federation.observer import Observer
+from fedaf.federation.run_directory import RESULT, read_metrics
+from fedaf.transports.flower import app_directory
+
+LOGS, RUN = "logs", "run"
+
+_POLL_SECONDS = 0.5
+_COMMAND_SECONDS = 120.0
+
+
+def demo(
+    config: Config, folder: Path, *, sites: Sequence[str], port: int, observer: Observer, say: Callable[[str], None]
+) -> Path:
+    """A whole deployment on loopback, from certificates to the last round, that ends with this call. Returns the run
+    directory."""
+    init(folder, server="127.0.0.1", host="127.0.0.1", port=port, sites=sites, config=config)
+    link, out = Link.read(folder / SERVER), folder / RUN
+    with Processes(folder / LOGS, link.environment | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}) as processes:
+        say(f"starting a SuperLink on 127.0.0.1:{port}")
+        processes.start("link", *link.prepare())
+        processes.wait_until_listening("link", port, seconds=60)
+        for number, name in enumerate(sites, 1):
+            say(f"registering and starting SuperNode {number} of {len(sites)}")
+            flwr(link, "supernode", "register", str(link.folder / KEYS / f"{name}.pub"), CONNECTION)
+            processes.start(name, *Site.read(folder / SITES / name).prepare())
+        say("handing over the run")
+        run = submit(link, config, out)
+        follow(link, run, config, out, observer, processes)
+    return out
+
+
+def run(link: Link, config: Config, out: Path, observer: Observer) -> None:
+    """Hand a run to a link that is running, and follow it to its end. Ctrl-C stops the run itself."""
+    number = submit(link, config, out)
+    with Processes(link.folder / LOGS, link.environment) as processes:
+        try:
+            follow(link, number, config, out, observer, processes)
+        except KeyboardInterrupt:
+            flwr(link, "stop", str(number), CONNECTION)
+            raise
+
+
+def serve(machine: Link | Site, *, show: Callable[[str], object] | None = None) -> None:
+    """Start the link or the node of a folder, and stay with it until it ends or this process is told to. ``show`` is
+    given what it writes to its log."""
+    with Processes(machine.folder / LOGS, machine.environment) as processes:
+        process = processes.start(machine.name, *machine.prepare())
+        with open(processes.log(machine.name), errors="replace") as log:
+            while process.poll() is None:
+                processes.watch()
+                if show is not None and (text := log.read()):
+                    show(text)
+                time.sleep(_POLL_SECONDS)
+            processes.watch()
+
+
+def submit(link: Link, config: Config, out: Path) -> int:
+    """Hand a run to the link, whose server app keeps it in ``out``, and goes on where there already is one. Returns
+    Flower's number for it."""
+    if (out / RESULT).is_file():
+        raise UserError(f"the run in {out} is finished; name another directory with --out.")
+    given = link.home / "run-config.toml"
+    given.write_text(toml_lines({"config": config.to_toml(), "out": str(out.absolute())}))
+    return int(flwr(link, "run", str(app_directory()), CONNECTION, "--run-config", str(given))["run-id"])
+
+
+def follow(link: Link, run: int, config: Config, out: Path, observer: Observer, processes: Processes) -> None:
+    """Tell an observer of a run until it ends; raise ``FedafError`` unless it ended well."""
+    told = len(read_metrics(out))
+    observer.started(
+        title=f"{config.method_name} on {config.data.name}",
+        rounds=config.run.rounds,
+        first_round=told + 1,
+        phases=0,  # what is known of a run on other machines is its rounds
+        device="the network",
+    )
+    try:
+        log = processes.start("run", *_log(run))
+        while log.poll() is None or (status := _status(link, run)) is None:
+            if log.poll() is not None:  # the link was away; the run may go on
+                log = processes.start("run", *_log(run))
+            time.sleep(_POLL_SECONDS)
+            told = _tell(out, told, observer)
+            processes.watch()
+        _tell(out, told, observer)
+    finally:
+        observer.ended()
+    if status != "finished:completed" or not (out / RESULT).is_file():
+        raise FedafError(f"the run ended as {status}: {last_words(processes.log('run'))}")
+
+
+def flwr(link: Link, *arguments: str) -> dict[str, Any]:
+    """What a ``flwr`` command answers; its failure is a ``FedafError``."""
+    done = subprocess.run(
+        ["flwr", *arguments, "--format", "json"],
+        env=link.environment,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_SECONDS,
+        check=False,
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        answer = {}
+    if done.returncode == 0 and answer.get("success"):
+        return dict(answer)
+    reason = answer.get("error-message") or done.stderr or done.stdout or f"status {done.returncode}"
+    raise FedafError(f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]}); is the link running?")
+
+
+def _log(run: int) -> tuple[str, ...]:
+    """A command that writes what the server app says, and ends with the run."""
+    return ("flwr", "log", str(run), CONNECTION, "--stream")
+
+
+def _status(link: Link, run: int) -> str | None:
+    """How a run ended, or nothing while it goes on."""
+    (found,) = flwr(link, "list", CONNECTION, "--run-id", str(run))["runs"]
+    status = str(found["status"])
+    return status if status.startswith("finished") else None
+
+
+def _tell(out: Path, told: int, observer: Observer) -> int:
+    """Tell of the rounds that came since; returns how many have been told."""
+    rounds = read_metrics(out)
+    for metrics in rounds[told:]:
+        observer.round_started(metrics["round"])
+        for client, failure in metrics["failures"].items():
+            phase, _, reason = failure.partition(": ")
+            observer.client_failed(metrics["round"], phase, client, reason)
+        observer.round_ended(metrics)
+    return max(told, len(rounds))
