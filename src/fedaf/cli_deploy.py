@@ -93,9 +93,9 @@ def init(
         bool, typer.Option("--bring-certificates", help="Make no certificates; the page says which are needed.")
     ] = False,
 ) -> None:
-    """Write what a deployment needs: a folder for the server and each site, keys, certificates, policies, and a page
-    that says what to run where.
+    """Write what a deployment needs, a folder for each machine, and a page that says what to run where.
 
+    Each has its keys, certificates and settings; a site has a policy.
     Try [bold]fedaf deploy init hospitals --server fl.example.org --sites hospital-a,hospital-b,hospital-c[/].
     """
     from fedaf import config as configuration

@@ -27,8 +27,8 @@ rm -f node.key node.pub
 ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f node.key && mv node.key.pub node.pub
 ```
 
-Then `node.pub` goes to the server as `keys/{first}.pub`, over a channel on which nobody can exchange it: a signed mail,
-or the fingerprint (`ssh-keygen -lf node.pub`) read out over the telephone.
+Then `node.pub` goes to the server as `keys/{first}.pub`, by a way on which nobody can exchange it: in a signed mail, or
+with its fingerprint (`ssh-keygen -lf node.pub`) read out over the telephone.
 
 ## 1. Install, on every machine
 
@@ -72,8 +72,11 @@ fedaf deploy link
 
 ## 5. Say what a site shares, and start its node, at every site
 
-{_data(trial)} `policy.toml` bounds what the server may ask; `fedaf policy check config.toml --policy policy.toml`
-says what a run would be refused for. A node runs the code of its own installation, whatever the server sends.
+{_data(trial)}
+
+`policy.toml` bounds what the server may ask of the site. `config.toml` is what it means to ask, and
+`fedaf policy check config.toml --policy policy.toml` says whether that would be refused, and why. A node runs the code
+of its own installation, whatever the server sends.
 
 ```sh
 {chr(10).join(f"# {name}, in its folder{chr(10)}fedaf deploy node" for name in sites)}
@@ -132,6 +135,7 @@ This site takes part in a deployment with the server {server}, port {port}. No p
 |---|---|
 | `node.toml` | where the server is, and where this site's data are |
 | `policy.toml` | what the server may ask of this site; what goes beyond is refused, with the reason |
+| `config.toml` | what the server means to ask: `fedaf policy check config.toml --policy policy.toml` |
 | `ca.crt` | by which the server is known |
 | `node.key`, `node.pub` | by which the server knows this site; the first is secret |
 | `state/` | what this site remembers between rounds; keep it |

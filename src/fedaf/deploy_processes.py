@@ -42,7 +42,8 @@ def environment(home: Path) -> dict[str, str]:
     programs beside this Python found first."""
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {**inherited, **OFFLINE, "FLWR_HOME": str(home.absolute()), "PATH": path}
+    believed = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}  # who may say that a request came from elsewhere than it did
+    return {**inherited, **OFFLINE, **believed, "FLWR_HOME": str(home.absolute()), "PATH": path}
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def supernode() -> None:
     _must_have(node, "_verify_fab", "_pull_and_store_message")
     pull = node._pull_and_store_message
 
-    def pull_verified(**given: Any) -> int | None:
+    def pull_verified(**given: Any) -> Any:
         def get_app(*which: Any) -> Any:
             app = given["get_fab"](*which)
             app.verifications.setdefault("valid_license", "not asked for")  # else Flower refuses before it verifies
