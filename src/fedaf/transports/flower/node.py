@@ -51,14 +51,16 @@ class Node:
             kind = _KEYS[key]
             if type(value) is not kind and not (key == "client-id" and type(value) is int):
                 raise UserError(f"{key} is {value!r} in the node config, but must be a {_word(kind)}.")
-        values = {key: _KEYS[key](value) for key, value in given.items()}  # type: ignore[call-overload]
+        values = {key: _KEYS[key](value) for key, value in given.items()}
         if not re.fullmatch(r"[\w-][\w.-]{0,63}", values["client-id"]):
             raise UserError(
                 f"client-id is {values['client-id']!r:.80}; allowed are letters, digits, '.', '_' and '-', at most 64."
             )
         kind, _, what = values["data"].partition(":")
         if kind not in _KINDS or not what or (kind == "partition" and not what.isdecimal()):
-            raise UserError(f"data is {values['data']!r} in the node config; allowed is npz:FILE, folder:DIR, partition:N.")
+            raise UserError(
+                f"data is {values['data']!r} in the node config; allowed is npz:FILE, folder:DIR, partition:N."
+            )
         if values.get("threads", 1) < 1:
             raise UserError(f"threads is {values['threads']} in the node config; it must be at least 1.")
         return cls(
@@ -79,7 +81,9 @@ class Node:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"state-dir {self.state_dir} cannot be written ({error}); name a folder that can.") from error
+            raise UserError(
+                f"state-dir {self.state_dir} cannot be written ({error}); name a folder that can."
+            ) from error
         return folder
 
     def identity(self) -> str:
