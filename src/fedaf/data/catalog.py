@@ -40,21 +40,24 @@ def load(
     image_size: int | None = None,
     max_unreadable: float = 0.01,
     watch: Callable[[int, int], None] | None = None,
+    entry: Entry | None = None,
 ) -> DataSet:
     """Open a data set: one of the catalog (``digits`` comes with scikit-learn, the others lie in ``data_dir`` as
     published or as ``NAME.npz``), ``npz:FILE`` or ``folder:DIR``. Image files are resized to squares of ``image_size``;
     ``max_unreadable`` is the share of them that may be unreadable, and ``watch(done, total)`` is told while they are
-    decoded. Whatever is no plain .npz is converted on first use, and kept (see ``cache.folder``)."""
+    decoded. ``entry`` says what data of one's own must be to fit those of others: image files are made to its shape, a
+    folder may lack some of its classes. Whatever is no plain .npz is converted on first use, and kept (see
+    ``cache.folder``)."""
     check_name(name)
     if image_size is not None and image_size < 1:
         raise UserError(f"data.image_size is {image_size}; it must be at least 1.")
     if name == "digits":
         return _digits(image_size)
     try:
-        found = _find(name, data_dir, image_size, watch)
+        found = _find(name, data_dir, image_size, watch, entry)
         if found is None:
             raise UserError(_missing(name, data_dir))
-        return _open(name, found, image_size, max_unreadable)
+        return _open(name, found, image_size, max_unreadable, entry)
     except OSError as error:
         raise UserError(f"data set {name!r} cannot be read ({error}).") from error
 
@@ -70,11 +73,15 @@ def locate(name: str, data_dir: Path) -> Path | None:
 
 
 def _find(
-    name: str, data_dir: Path, image_size: int | None, watch: Callable[[int, int], None] | None
+    name: str,
+    data_dir: Path,
+    image_size: int | None,
+    watch: Callable[[int, int], None] | None,
+    own: Entry | None = None,
 ) -> Source | Path | None:
     """A file that is in the form already, or what must be converted to it."""
     if name.startswith(_FOLDER):
-        return folders.source(Path(name.removeprefix(_FOLDER)), image_size=image_size, watch=watch)
+        return folders.source(Path(name.removeprefix(_FOLDER)), image_size=image_size, watch=watch, entry=own)
     for path in _arrays(name, data_dir):
         if path.is_file():
             return npz.source(path) or path
@@ -91,8 +98,9 @@ def _find(
     return domainnet.find(data_dir, entry, image_size=image_size, watch=watch)
 
 
-def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float) -> DataSet:
-    read = partial(stored.read, name, entry=CATALOG.get(name), image_size=image_size, max_unreadable=max_unreadable)
+def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float, own: Entry | None) -> DataSet:
+    called, entry = (name, CATALOG.get(name)) if own is None else ("the federation", own)
+    read = partial(stored.read, called, entry=entry, image_size=image_size, max_unreadable=max_unreadable)
     if isinstance(found, Source):
         return cache.opened(found, partial(read, shown=found.root))
     with npz.refusing(found):

@@ -51,7 +51,7 @@ class Node:
             kind = _KEYS[key]
             if type(value) is not kind and not (key == "client-id" and type(value) is int):
                 raise UserError(f"{key} is {value!r} in the node config, but must be a {_word(kind)}.")
-        values = {key: _KEYS[key](value) for key, value in given.items()}  # type: ignore[call-overload]
+        values = {key: _KEYS[key](value) for key, value in given.items()}
         if not re.fullmatch(r"[\w-][\w.-]{0,63}", values["client-id"]):
             raise UserError(
                 f"client-id is {values['client-id']!r:.80}; allowed are letters, digits, '.', '_' and '-', at most 64."
