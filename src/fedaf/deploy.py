@@ -2,6 +2,7 @@
 all of a deployment on one machine."""
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from fedaf.deploy_init import KEYS, SERVER, SITES, init
 from fedaf.deploy_machines import CONNECTION, Link, Site, toml_lines
 from fedaf.deploy_processes import Processes, last_words
 from fedaf.errors import FedafError, UserError
+from fedaf.experiment import phases_of
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RESULT, read_metrics
 from fedaf.transports.flower import app_directory
@@ -21,6 +23,9 @@ LOGS, RUN = "logs", "run"
 
 _POLL_SECONDS = 0.5
 _COMMAND_SECONDS = 120.0
+_ROUND = re.compile(r"fedaf: round (\d+)")
+_PHASE = re.compile(r"fedaf: phase (\w+), (?:(\d+) clients|here)")
+_SENTENCE = re.compile(r"^fedaf\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def demo(
@@ -81,27 +86,51 @@ def submit(link: Link, config: Config, out: Path) -> int:
 
 def follow(link: Link, run: int, config: Config, out: Path, observer: Observer, processes: Processes) -> None:
     """Tell an observer of a run until it ends; raise ``FedafError`` unless it ended well."""
-    told = len(read_metrics(out))
+    news = News(out, processes.log("run"), observer)
     observer.started(
         title=f"{config.method_name} on {config.data.name}",
         rounds=config.run.rounds,
-        first_round=told + 1,
-        phases=0,  # what is known of a run on other machines is its rounds
+        first_round=news.rounds + 1,
+        phases=phases_of(config),
         device="the network",
     )
     try:
         log = processes.start("run", *_log(run))
-        while log.poll() is None or (status := _status(link, run)) is None:
+        while log.poll() is None or (end := _end(link, run)) is None:
             if log.poll() is not None:  # the link was away; the run may go on
                 log = processes.start("run", *_log(run))
             time.sleep(_POLL_SECONDS)
-            told = _tell(out, told, observer)
             processes.watch()
-        _tell(out, told, observer)
+            news.tell()
+        news.tell()
     finally:
         observer.ended()
-    if status != "finished:completed" or not (out / RESULT).is_file():
-        raise FedafError(f"the run ended as {status}: {last_words(processes.log('run'))}")
+    if end != "finished:completed" or not (out / RESULT).is_file():
+        raise FedafError(f"the run ended as {end}: {_reason(processes.log('run'))}")
+
+
+class News:
+    """What a run has told since last time: its phases in the log of the server app, as ``fedaf.networked`` writes them
+    there, its rounds in the run directory."""
+
+    def __init__(self, out: Path, log: Path, observer: Observer) -> None:
+        self._out, self._log, self._observer = out, log, observer
+        self.rounds, self._lines = len(read_metrics(out)), 0
+
+    def tell(self) -> None:
+        for metrics in read_metrics(self._out)[self.rounds :]:
+            for client, failure in metrics["failures"].items():
+                phase, _, reason = failure.partition(": ")
+                self._observer.client_failed(metrics["round"], phase, client, reason)
+            self._observer.round_ended(metrics)
+            self.rounds += 1
+        lines = self._log.read_text(errors="replace").splitlines()
+        for line in lines[self._lines :]:
+            if found := _ROUND.fullmatch(line):
+                self._observer.round_started(int(found[1]))
+            elif found := _PHASE.fullmatch(line):
+                self._observer.phase_started(found[1], int(found[2] or 0))
+        self._lines = len(lines)
 
 
 def flwr(link: Link, *arguments: str) -> dict[str, Any]:
@@ -129,20 +158,14 @@ def _log(run: int) -> tuple[str, ...]:
     return ("flwr", "log", str(run), CONNECTION, "--stream")
 
 
-def _status(link: Link, run: int) -> str | None:
+def _end(link: Link, run: int) -> str | None:
     """How a run ended, or nothing while it goes on."""
     (found,) = flwr(link, "list", CONNECTION, "--run-id", str(run))["runs"]
     status = str(found["status"])
     return status if status.startswith("finished") else None
 
 
-def _tell(out: Path, told: int, observer: Observer) -> int:
-    """Tell of the rounds that came since; returns how many have been told."""
-    rounds = read_metrics(out)
-    for metrics in rounds[told:]:
-        observer.round_started(metrics["round"])
-        for client, failure in metrics["failures"].items():
-            phase, _, reason = failure.partition(": ")
-            observer.client_failed(metrics["round"], phase, client, reason)
-        observer.round_ended(metrics)
-    return max(told, len(rounds))
+def _reason(log: Path) -> str:
+    """The sentence a server app ended with, or else its last words."""
+    found = _SENTENCE.findall(log.read_text(errors="replace"))
+    return found[-1] if found else last_words(log)

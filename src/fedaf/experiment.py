@@ -193,9 +193,19 @@ def own_counts(config: Config, dataset: str) -> list[int]:
 def disclosure(config: Config, counts: Sequence[int]) -> Disclosure | None:
     """What a round of a configuration takes out of a client with these samples by class. No data are needed, nor a
     model."""
-    task = Task(config.data.name, 1, 1, 1, len(counts), (0.5,), (0.25,))
-    architecture = Architecture(lambda key: nn.Identity())
-    return methods.find(config.method_name)(config.method, task, architecture).discloses(counts)
+    return _bare_method(config, len(counts)).discloses(counts)
+
+
+def phases_of(config: Config) -> int:
+    """How often a round of a configuration asks its clients."""
+    method = _bare_method(config, 2)
+    return len(method.phases) + (method.evaluation is not None)
+
+
+def _bare_method(config: Config, classes: int) -> Method:
+    """The method of a configuration without a model, to be asked what it would do."""
+    task = Task(config.data.name, 1, 1, 1, classes, (0.5,), (0.25,))
+    return methods.find(config.method_name)(config.method, task, Architecture(lambda key: nn.Identity()))
 
 
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
