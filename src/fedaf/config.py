@@ -131,9 +131,6 @@ class Config:
         tables = {
             name: getattr(self, name).model_dump(mode="json") for name in _Tables.model_fields if name != "preset"
         }
-        if self.partition.kind == "auto":  # which looks at whether these two were given
-            for name in {"alpha", "clients"} - self.partition.model_fields_set:
-                del tables["partition"][name]
         tables["method"] = {"name": self.method_name, **self.method.model_dump(mode="json")}
         lines = [f"preset = {_toml(self.preset)}"]
         for name, table in tables.items():

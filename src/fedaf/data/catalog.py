@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 
@@ -137,17 +138,23 @@ def _missing(name: str, data_dir: Path) -> str:
 
 
 def _digits(image_size: int | None) -> DataSet:
-    from sklearn.datasets import load_digits
-
     entry = CATALOG["digits"]
     stored.check_size("digits", "digits", entry.shape, image_size)
-    raw = load_digits()
-    images = torch.from_numpy((raw.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
-    labels = torch.from_numpy(raw.target.astype(np.int64))
+    table = np.loadtxt(_digits_file(), delimiter=",")
+    pixels, targets = table[:, :-1].reshape(-1, *entry.shape), table[:, -1].astype(np.int64)
+    images, labels = torch.from_numpy((pixels * (255 / 16)).round().astype(np.uint8)), torch.from_numpy(targets)
     test = torch.zeros(len(labels), dtype=torch.bool)
     rng = _DIGITS_SPLIT.numpy()
     for label in range(10):
-        rows = rng.permutation(np.flatnonzero(raw.target == label))
+        rows = rng.permutation(np.flatnonzero(targets == label))
         test[torch.from_numpy(rows[: round(len(rows) / 5)])] = True
     train, held_out = Split(images[~test], labels[~test]), Split(images[test], labels[test])
     return DataSet("digits", train, held_out, 10, mean=entry.mean, std=entry.std, classes=entry.classes)
+
+
+def _digits_file() -> Path:
+    """Where scikit-learn keeps it: importing scikit-learn to ask takes longer than a client's process should."""
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise UserError("the data set 'digits' comes with scikit-learn, which is not installed.")
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"

@@ -64,7 +64,7 @@ def serve(
 
 @dataclass(frozen=True)
 class Site:
-    """One client on a machine of its own. ``seconds`` says what its ``data`` and its ``model`` took to open and build."""
+    """One client on a machine of its own; ``seconds`` says how long its ``data`` and its ``model`` took."""
 
     shard: Shard
     method: Method

@@ -20,12 +20,16 @@ def source(folder: Path, *, image_size: int | None, watch: Watch | None, entry: 
     """How to convert the images in a folder; with an ``entry`` to its shape, and numbered as its classes are."""
     if entry is None:
         return _tree(folder, ()).source("folder", side=image_size, colour=False, watch=watch)
+    if not entry.classes:
+        raise UserError(
+            f"the federation does not name its classes, so the folders in {folder} cannot be told; use an .npz."
+        )
     if entry.shape[0] not in (1, 3):
         raise UserError(f"image files have 1 or 3 channels, but the federation has {entry.shape[0]}; use an .npz.")
     return _tree(folder, entry.classes).source("folder", shape=entry.shape, watch=watch)
 
 
-def _tree(folder: Path, known: Sequence[str]) -> Tree:
+def _tree(folder: Path, names: Sequence[str]) -> Tree:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name one that holds a folder of images for each class.")
     if _is_split(folder):
@@ -39,11 +43,11 @@ def _tree(folder: Path, known: Sequence[str]) -> Tree:
             )
     classes = sorted({sample.label for sample in train})
     domains = sorted({sample.domain for sample in train} - {""})
-    if known:
-        if strange := sorted({sample.label for sample in (*train, *test)} - set(known)):
+    if names:
+        if strange := sorted({sample.label for sample in (*train, *test)} - set(names)):
             raise UserError(
                 f"{folder} has images of class {printable(strange[0])!r}, which the federation does not know; its "
-                f"classes are {', '.join(known)}."
+                f"classes are {', '.join(names)}."
             )
     elif len(classes) < 2:
         raise UserError(f"{folder} has images of one class only, {printable(classes[0])!r}; at least two are needed.")
@@ -57,7 +61,7 @@ def _tree(folder: Path, known: Sequence[str]) -> Tree:
             )
     if bool(domains) != bool(test[0].domain):
         raise UserError(f"{folder} has folders for domains in one of train/ and test/ only; sort both alike.")
-    return Tree(folder, train, test, known or classes, domains)
+    return Tree(folder, train, test, names or classes, domains)
 
 
 def _is_split(folder: Path) -> bool:

@@ -15,7 +15,7 @@ from fedaf.transports.flower.wire import PHASE, Fact, from_records, to_records
 
 log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2
 _PARTS = ("import", "data", "model", "work")
 
 

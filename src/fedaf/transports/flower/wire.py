@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _told: set[str] = set()
 
 
-def to_records(data: bytes = b"", **facts: Fact) -> RecordDict:
+def to_records(data: bytes = b"", /, **facts: Fact) -> RecordDict:
     """One array of bytes, so what travels is exactly what we encoded; and the facts, with our versions among them."""
     told: Mapping[str, Fact] = {"protocol": PROTOCOL_VERSION, "version": __version__, **facts}
     records = RecordDict({_FACTS: ConfigRecord(dict(told))})
