@@ -1,8 +1,11 @@
 """``fedaf deploy``: a federation over a real network."""
 
 import importlib.util
+import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +22,20 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
 
 _HERE = Path()
+_INTERRUPTED = 130
+
+
+@contextmanager
+def _stopping(sentence: str) -> Iterator[None]:
+    """In the block, Ctrl-C ends the command with a sentence of its own."""
+    from fedaf.deploy_processes import ending_orderly
+
+    try:
+        with ending_orderly():
+            yield
+    except KeyboardInterrupt:
+        print_line(Console(stderr=True), f"fedaf: stopped; {sentence}")
+        raise SystemExit(_INTERRUPTED) from None
 
 
 @app.callback()
@@ -53,12 +70,12 @@ def demo(
     from fedaf import config as configuration
     from fedaf import deploy
     from fedaf.deploy_init import refuse_used, trial_config
-    from fedaf.deploy_processes import ending_orderly, free_ports, refuse_taken
+    from fedaf.deploy_processes import free_ports, refuse_taken
     from fedaf.reporting import tables
 
     given = configuration.from_flags(clients=clients, rounds=rounds, method=method, alpha=alpha)
-    few = {"federation": {"min_clients": clients}}
-    config = trial_config(configuration.merge(few, given, *map(configuration.parse_setting, settings or ())))
+    shared = {"federation": {"min_clients": clients}, "run": {"threads": max(1, (os.cpu_count() or 1) // clients)}}
+    config = trial_config(configuration.merge(shared, given, *map(configuration.parse_setting, settings or ())))
     if keep is not None:
         refuse_used(keep)
     if port is not None:
@@ -66,7 +83,8 @@ def demo(
     counts = terminal.prepare(config).counts
     if not quiet:
         terminal.console.print(tables.partition_table(counts))
-    with ending_orderly(), tempfile.TemporaryDirectory(prefix="fedaf-demo-") as scratch:
+    ended = _stopping("everything the demo started has ended.")
+    with ended, tempfile.TemporaryDirectory(prefix="fedaf-demo-") as scratch:
         folder = keep or Path(scratch) / "demo"
         say = (lambda text: None) if quiet else (lambda text: print_line(terminal.console, text))
         out = deploy.demo(
@@ -117,14 +135,13 @@ def link(folder: Folder = _HERE, verbose: Verbose = False) -> None:
     """Start the SuperLink of a server's folder, and stay with it until Ctrl-C or SIGTERM."""
     from fedaf import deploy
     from fedaf.deploy_machines import Link
-    from fedaf.deploy_processes import ending_orderly
 
     machine = Link.read(folder)
     where = f"{machine.settings.host}:{machine.settings.port}"
     print_line(
         Console(emoji=False), f"SuperLink on {where}, until Ctrl-C; its log is {folder / deploy.LOGS / 'link.log'}."
     )
-    with ending_orderly():
+    with _stopping("the link has ended; sites wait for it."):
         deploy.serve(machine, show=sys.stdout.write if verbose else None)
 
 
@@ -133,14 +150,13 @@ def node(folder: Folder = _HERE, verbose: Verbose = False) -> None:
     """Start the SuperNode of a site's folder, and stay with it until Ctrl-C or SIGTERM."""
     from fedaf import deploy
     from fedaf.deploy_machines import Site
-    from fedaf.deploy_processes import ending_orderly
 
     machine = Site.read(folder)
     where = machine.settings.superlink
     print_line(
         Console(emoji=False), f"SuperNode for {where}, until Ctrl-C; its log is {folder / deploy.LOGS / 'node.log'}."
     )
-    with ending_orderly():
+    with _stopping("the node has ended; fedaf deploy node starts it again."):
         deploy.serve(machine, show=sys.stdout.write if verbose else None)
 
 
@@ -167,7 +183,8 @@ def run(
     config = configuration.build(configuration.read_toml(machine.folder / CONFIG))
     target = out or machine.folder / deploy.RUN
     terminal.say_where(target)
-    deploy.run(machine, config, target, terminal.observer())
+    with _stopping("fedaf deploy run goes on after the last whole round."):
+        deploy.run(machine, config, target, terminal.observer())
     terminal.report_directory(target)
 
 
