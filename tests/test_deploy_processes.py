@@ -10,8 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from fedaf.deploy_processes import OFFLINE, Processes, environment, free_ports, last_words, refuse_taken, why
+from fedaf.deploy_processes import Processes, environment, free_ports, last_words, refuse_taken, why
 from fedaf.errors import FedafError, UserError
+from fedaf.transports.flower import OFFLINE
 
 # A program that ignores requests to end, with a child in a session of its own that does too.
 STUBBORN = """

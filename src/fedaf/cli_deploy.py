@@ -120,6 +120,7 @@ def init(
     from fedaf import deploy_init
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
+    deploy_init.check_names(server, names)
     table = {"federation": {"min_clients": len(names)}, "partition": {"clients": len(names)}}
     chosen = (
         configuration.build(configuration.read_toml(config)) if config is not None else deploy_init.trial_config(table)

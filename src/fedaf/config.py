@@ -333,6 +333,8 @@ def _sentence(error: ValidationError, model: type[BaseModel], table: str, owner:
         names = _siblings(model, first["loc"])
         of = f" of {owner}" if owner else ""
         return f"unknown setting {path!r}{nearest(key, names)}; the settings{of} there are {', '.join(names)}."
+    if first["type"] == "missing":
+        return f"{path!r} is missing{f' in {owner}' if owner else ''}; give it."
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if first["type"] == "value_error":
         return f"{path or 'the configuration'}: {message}."

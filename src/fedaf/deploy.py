@@ -79,6 +79,8 @@ def submit(link: Link, config: Config, out: Path) -> int:
     Flower's number for it."""
     if (out / RESULT).is_file():
         raise UserError(f"the run in {out} is finished; name another directory with --out.")
+    if not link.home.is_dir():
+        raise UserError(f"no link was ever started in {link.folder}; start one with fedaf deploy link.")
     given = link.home / "run-config.toml"
     given.write_text(toml_lines({"config": config.to_toml(), "out": str(out.absolute())}))
     return int(flwr(link, "run", str(app_directory()), CONNECTION, "--run-config", str(given))["run-id"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedaf import config as configuration
 from fedaf.config import Config
+from fedaf.data.entries import NO_DATA
 from fedaf.deploy_credentials import (
     CA_CERTIFICATE,
     LOOPBACK,
@@ -22,15 +23,14 @@ from fedaf.deploy_credentials import (
 )
 from fedaf.deploy_machines import FLOWER_HOME, LINK_FILE, NODE_FILE, toml_lines
 from fedaf.deploy_page import deployment_page, site_page
-from fedaf.deploy_processes import OFFLINE
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG
 from fedaf.methods import registry as methods
 from fedaf.protocol import Policy
+from fedaf.transports.flower import OFFLINE
 
 SERVER, SITES, AUTHORITY, KEYS = "server", "sites", "authority", "keys"
 
-_NO_DATA = "none"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
@@ -42,6 +42,19 @@ def trial_config(given: Mapping[str, Any], *, preset: str = "quick") -> Config:
         fewest = {"method": {"name": config.method_name, "min_samples": 2 * config.method.model_dump()["ipc"]}}
         config = configuration.build(configuration.merge(merged, fewest), preset=preset)
     return config
+
+
+def check_names(server: str, sites: Sequence[str]) -> None:
+    """Raise ``UserError`` for names that cannot be a server and its sites."""
+    if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", server):
+        raise UserError(f"--server is {server!r}, but it must be the server's name or address, without a port.")
+    if not sites:
+        raise UserError("--sites needs at least one name, for example --sites hospital-a,hospital-b.")
+    for name in sites:
+        if not _NAME.fullmatch(name):
+            raise UserError(f"the site {name!r} cannot be a folder; allowed are letters, digits, '.' and '-'.")
+    if len(set(sites)) < len(sites):
+        raise UserError(f"--sites names {', '.join(sorted({n for n in sites if sites.count(n) > 1}))} twice.")
 
 
 def init(
@@ -56,11 +69,11 @@ def init(
 ) -> None:
     """Write all that a deployment needs into a new folder. ``server`` is the name or address under which sites reach
     the link, ``host`` the address it listens on."""
-    _check(server, sites)
+    check_names(server, sites)
     refuse_used(folder)
     private_directory(folder)
     ends = None if bring_certificates else _make_certificates(folder, server)
-    trial = config.data.name != _NO_DATA
+    trial = config.data.name != NO_DATA
     _write_server(folder / SERVER, config, host=host, port=port)
     for number, name in enumerate(sites):
         site = private_directory(folder / SITES / name)
@@ -88,18 +101,6 @@ def renew(folder: Path) -> datetime:
     if not (folder / AUTHORITY).is_dir():
         raise UserError(f"{folder} has no {AUTHORITY}/, so its certificates were made elsewhere; renew them there.")
     return make_server_certificate(folder / AUTHORITY, folder / SERVER, hosts_of(certificate))
-
-
-def _check(server: str, sites: Sequence[str]) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", server):
-        raise UserError(f"--server is {server!r}, but it must be the server's name or address, without a port.")
-    if not sites:
-        raise UserError("--sites needs at least one name, for example --sites hospital-a,hospital-b.")
-    for name in sites:
-        if not _NAME.fullmatch(name):
-            raise UserError(f"the site {name!r} cannot be a folder; allowed are letters, digits, '.' and '-'.")
-    if len(set(sites)) < len(sites):
-        raise UserError(f"--sites names {', '.join(sorted({n for n in sites if sites.count(n) > 1}))} twice.")
 
 
 def _make_certificates(folder: Path, server: str) -> datetime:

@@ -14,13 +14,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from fedaf.errors import FedafError, UserError
-
-#: What keeps Flower from telling anybody of itself, from asking for newer versions, and from installing anything.
-OFFLINE = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
+from fedaf.transports.flower import OFFLINE
 
 _GRACE_SECONDS = 6.0
 _SIGNS = {
