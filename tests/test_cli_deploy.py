@@ -16,6 +16,7 @@ from fedaf.transports.flower.node import Node
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
 
 from fedaf.deploy_machines import Link, Site
+from fedaf.deploy_processes import free_ports
 from fedaf.experiment import disclosure, prepare
 
 INIT = ["deploy", "init", "all", "--server", "fl.example.org", "--sites", "hospital-a,hospital-b"]
@@ -177,6 +178,7 @@ def test_a_folder_of_something_else_is_one_sentence(call, tmp_path, command):
 def test_a_run_without_a_link_is_one_sentence(call, made):
     code, _, err = call("deploy", "run", made / "server")
     assert_one_sentence(code, err, ["no link was ever started", "fedaf deploy link"])
+    (made / "server" / "link.toml").write_text(f'host = "127.0.0.1"\nport = {free_ports(1)[0]}\n')
     Link.read(made / "server").prepare()  # as if it had been started, and were no more
     code, _, err = call("deploy", "run", made / "server")
     assert (code, err.count("\n")) == (1, 1)

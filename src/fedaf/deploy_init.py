@@ -25,7 +25,6 @@ from fedaf.deploy_machines import FLOWER_HOME, LINK_FILE, NODE_FILE, toml_lines
 from fedaf.deploy_page import deployment_page, site_page
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG
-from fedaf.methods import registry as methods
 from fedaf.protocol import Policy
 from fedaf.transports.flower import OFFLINE
 
@@ -38,7 +37,8 @@ def trial_config(given: Mapping[str, Any], *, preset: str = "quick") -> Config:
     """A short run on digits that a default policy admits: of a class, no more images than half its samples."""
     merged = configuration.merge({"data": {"name": "digits"}, "partition": {"alpha": 0.5}}, given)
     config = configuration.build(merged, preset=preset)
-    if "min_samples" in methods.find(config.method_name).Options.model_fields:
+    unset = getattr(config.method, "min_samples", 0) is None  # a method that condenses, left to its default
+    if unset:
         fewest = {"method": {"name": config.method_name, "min_samples": 2 * config.method.model_dump()["ipc"]}}
         config = configuration.build(configuration.merge(merged, fewest), preset=preset)
     return config
