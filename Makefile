@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-network lint clean
 
 demo: $(VENV)/.installed
 	rm -rf runs/demo
@@ -13,6 +13,10 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/pytest
+
+# Federations over Flower on loopback: minutes, so apart from the rest.
+test-network: $(VENV)/.installed-dev
+	$(BIN)/pytest -m network tests/network
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

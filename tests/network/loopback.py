@@ -73,9 +73,10 @@ class Loopback:
         return run
 
     def until_ended(self, run: str, *, seconds: float) -> None:
-        self.until(
-            lambda: self.status(run)["status"].startswith("finished"), seconds=seconds, every=0.5, what="the end"
-        )
+        """Flower's list is slow to ask for: first until the server's process, which starts soon, is gone."""
+        self.until(lambda: self.processes("flwr-serverapp"), seconds=60, what="a ServerApp")
+        self.until(lambda: not self.processes("flwr-serverapp"), seconds=seconds, every=0.2, what="the end")
+        self.until(lambda: self.status(run)["status"].startswith("finished"), seconds=60, what="the end")
 
     def until(self, holds: Callable[[], object], *, seconds: float, what: str, every: float = 0.05) -> None:
         deadline = time.monotonic() + seconds
