@@ -16,13 +16,14 @@ from fedaf.deploy_processes import Processes, last_words
 from fedaf.errors import FedafError, UserError
 from fedaf.experiment import phases_of
 from fedaf.federation.observer import Observer
-from fedaf.federation.run_directory import RESULT, read_metrics
+from fedaf.federation.run_directory import RESULT, RunDirectory, read_metrics
 from fedaf.transports.flower import app_directory
 
 LOGS, RUN = "logs", "run"
 
 _POLL_SECONDS = 0.5
 _COMMAND_SECONDS = 120.0
+_STOP_SECONDS = 20.0
 _ROUND = re.compile(r"fedaf: round (\d+)")
 _PHASE = re.compile(r"fedaf: phase (\w+), (?:(\d+) clients|here)")
 _SENTENCE = re.compile(r"^fedaf\.errors\.\w+: (.+)$", re.MULTILINE)
@@ -57,6 +58,7 @@ def run(link: Link, config: Config, out: Path, observer: Observer) -> None:
             follow(link, number, config, out, observer, processes)
         except KeyboardInterrupt:
             flwr(link, "stop", str(number), CONNECTION)
+            _wait_until_free(out)
             raise
 
 
@@ -153,6 +155,18 @@ def flwr(link: Link, *arguments: str) -> dict[str, Any]:
         return dict(answer)
     reason = answer.get("error-message") or done.stderr or done.stdout or f"status {done.returncode}"
     raise FedafError(f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]}); is the link running?")
+
+
+def _wait_until_free(out: Path) -> None:
+    """Until the server app of a stopped run has let go of its directory, so that the run can go on at once."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while out.is_dir() and time.monotonic() < deadline:
+        try:
+            RunDirectory(out).close()
+        except UserError:
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _log(run: int) -> tuple[str, ...]:

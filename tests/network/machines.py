@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loopback import BIN, HERE, MARK, SOURCE, ours
-
 from commandline import COLOURS
+from loopback import BIN, HERE, MARK, SOURCE, ours
 
 
 class Machines:

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+
 from machines import end_of, machines
 
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
