@@ -66,6 +66,10 @@ class Loopback:
         runs = json.loads(self.flwr("list", "--format", "json"))["runs"]
         return next(found for found in runs if str(found["run-id"]) == run)
 
+    def said(self, run: str) -> str:
+        """What the server logged in a run."""
+        return self.flwr("log", run, "--show")
+
     def finish(self, config: str, out: Path, *, seconds: float) -> str:
         """Run to the end."""
         run = self.submit(config, out)

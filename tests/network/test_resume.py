@@ -37,7 +37,7 @@ def test_a_server_killed_between_and_within_rounds_ends_as_if_undisturbed(tmp_pa
         again = network.submit(toml(given), out)
         network.until_ended(again, seconds=100)
         assert network.status(again)["status"] == "finished:completed"
-        assert "the run in" in network.logs()
+        assert f"the run in {out} is finished" in network.said(again)
 
 
 def latest(out):
