@@ -12,6 +12,7 @@ from fedaf import config as configuration
 from fedaf.experiment import prepare
 from fedaf.federation import checkpoint
 from fedaf.federation.client_state import ClientState
+from fedaf.federation.rounds import Terms
 from fedaf.federation.state_folder import StateFolder
 from fedaf.federation.transport import Delivery, Request, Silent
 from fedaf.protocol import Tensors
@@ -47,7 +48,7 @@ def assert_as_in_one_process(
     networked = checkpoint.load(out)
     experiment = prepare(configuration.build(given))
     alone = OneByOne(local(experiment))
-    rounds = Rounds(experiment, FaultyTransport(alone, fault))
+    rounds = Rounds(experiment, FaultyTransport(alone, fault), Terms(quorum=experiment.config.federation.quorum))
     for _ in range(experiment.config.run.rounds):
         rounds.play()
     assert networked.server.round == experiment.config.run.rounds

@@ -34,7 +34,8 @@ class Loopback:
         self.until(lambda: answers(self._port), seconds=30, what="the link listens")
 
     def start_node(self, name: str, **config: str | int) -> None:
-        """``name`` is its client-id, too; without data of its own it is the client of that number of the split."""
+        """``name`` is its client-id, too, unless it is given one; without data of its own it is the client of that
+        number of the split."""
         settings: dict[str, str | int] = {
             "client-id": name,
             "data": f"partition:{name[-1]}",
@@ -65,6 +66,10 @@ class Loopback:
         runs = json.loads(self.flwr("list", "--format", "json"))["runs"]
         return next(found for found in runs if str(found["run-id"]) == run)
 
+    def said(self, run: str) -> str:
+        """What the server logged in a run."""
+        return self.flwr("log", run, "--show")
+
     def finish(self, config: str, out: Path, *, seconds: float) -> str:
         """Run to the end."""
         run = self.submit(config, out)
@@ -75,10 +80,10 @@ class Loopback:
     def until_ended(self, run: str, *, seconds: float) -> None:
         """Flower's list is slow to ask for: first until the server's process, which starts soon, is gone."""
         self.until(lambda: self.processes("flwr-serverapp"), seconds=60, what="a ServerApp")
-        self.until(lambda: not self.processes("flwr-serverapp"), seconds=seconds, every=0.2, what="the end")
+        self.until(lambda: not self.processes("flwr-serverapp"), seconds=seconds, what="the end")
         self.until(lambda: self.status(run)["status"].startswith("finished"), seconds=60, what="the end")
 
-    def until(self, holds: Callable[[], object], *, seconds: float, what: str, every: float = 0.05) -> None:
+    def until(self, holds: Callable[[], object], *, seconds: float, what: str, every: float = 0.2) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s\n{self.logs()}"
@@ -89,9 +94,19 @@ class Loopback:
         self.programs[name].kill()
         self.programs[name].wait()
 
+    def stop(self, name: str) -> None:
+        """SIGTERM one program."""
+        self.programs[name].terminate()
+        self.programs[name].wait(timeout=30)
+
+    def kill_server_app(self) -> None:
+        for process in self.processes("flwr-serverapp"):
+            os.kill(process, signal.SIGKILL)
+        self.until(lambda: not self.processes("flwr-serverapp"), seconds=20, what="the end of the ServerApp")
+
     def processes(self, word: str) -> list[int]:
         """Processes of this network that have this word in their command line."""
-        return [pid for pid, command in ours(self._environment[MARK]).items() if word in command]
+        return list(ours(self._environment[MARK], word))
 
     def logs(self) -> str:
         return "\n".join(
@@ -144,6 +159,8 @@ class Loopback:
             "PYTHONPATH": os.pathsep.join(map(str, (HERE / "watched", SOURCE, HERE))),
             "FEDAF_TEST_WATCH": str(self.folder / "watch"),
             MARK: str(self.folder),
+            "FEDAF_TEST_TROUBLE": str(self.folder / "trouble"),
+            "FEDAF_CACHE": str(self.folder / "cache"),
             "OMP_NUM_THREADS": "1",
             "FLWR_HOME": str(home),
             **OFFLINE,
@@ -164,16 +181,17 @@ def loopback(folder: Path, nodes: Mapping[str, Mapping[str, str | int]]) -> Iter
     assert not network.watched("connected")
 
 
-def ours(mark: str) -> dict[int, str]:
-    """The command lines of the living processes with this mark, by their numbers."""
+def ours(mark: str, word: str = "") -> dict[int, str]:
+    """The command lines of the living processes with this mark, and this word in them, by their numbers."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    if command:  # a zombie has none
-                        found[int(entry.name)] = command
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                marked = f"{MARK}={mark}".encode()
+                # A zombie has no command line.
+                if command and word in command and marked in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = command
     return found
 
 

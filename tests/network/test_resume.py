@@ -1,0 +1,49 @@
+"""A server that is killed and started again goes on from its last round, to the numbers of one never disturbed."""
+
+import pytest
+
+from comparison import assert_as_in_one_process, tables, toml
+from loopback import loopback
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(400)]
+
+
+def test_a_server_killed_between_and_within_rounds_ends_as_if_undisturbed(tmp_path):
+    """FedDyn: its server and its clients all remember something."""
+    given = tables("feddyn", rounds=3, local_epochs=1)
+    out = tmp_path / "run"
+    with loopback(tmp_path / "network", {f"client-{k}": {} for k in range(3)}) as network:
+        network.submit(toml(given), out)
+        network.until(lambda: latest(out) == "round-1", seconds=150, what="round 1")
+        network.kill_server_app()
+
+        network.submit(toml(given), out)
+        network.until(lambda: network.processes("flwr-serverapp"), seconds=60, what="a ServerApp")
+        file = network.folder / "state" / "client-2" / "client-2"
+        before = newest(file)
+        network.until(lambda: newest(file) > before, seconds=150, what="client-2 has worked in round 2")
+        assert latest(out) == "round-1"
+        network.kill_server_app()
+
+        network.kill("link")
+        for k in range(3):
+            network.stop(f"client-{k}")
+        network.start_link()
+        for k in range(3):
+            network.start_node(f"client-{k}")
+        network.finish(toml(given), out, seconds=200)
+        assert_as_in_one_process(given, out, network)
+
+        again = network.submit(toml(given), out)
+        network.until_ended(again, seconds=100)
+        assert network.status(again)["status"] == "finished:completed"
+        assert f"the run in {out} is finished" in network.said(again)
+
+
+def latest(out):
+    file = out / "LATEST"
+    return file.read_text() if file.exists() else ""
+
+
+def newest(folder):
+    return max((file.stat().st_mtime_ns for file in folder.glob("*.safetensors")), default=0)

@@ -1,0 +1,66 @@
+"""What one client suffers costs its reply, and nothing else: the others' numbers are those of one process in which the
+same replies were lost."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from comparison import assert_as_in_one_process, tables, toml
+from fedaf.config import policy_toml
+from fedaf.protocol import Policy
+from loopback import Loopback, loopback
+from small import SMALL_FEDAF
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
+
+AVERAGING, CONDENSING = "troubled:TroubledFedAvg", "troubled:TroubledFedAF"
+DEADLINE = 40.0  # long for a phase of a second, but the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory) -> Iterator[Loopback]:
+    folder = tmp_path_factory.mktemp("network")
+    (folder / "policy.toml").write_text(policy_toml(Policy(methods=[AVERAGING, CONDENSING])))
+    (folder / "trouble").mkdir()
+    with loopback(folder, {f"client-{k}": {"policy": str(folder / "policy.toml")} for k in range(3)}) as network:
+        yield network
+
+
+def test_a_client_that_raises_or_sends_nonsense_or_is_slow_costs_its_own_reply(network):
+    given = tables(AVERAGING, rounds=3, deadline=DEADLINE, quorum=0.3, local_epochs=1)
+    out = network.folder / "averaging"
+    (network.folder / "trouble" / "client-0").write_text("raises\nslow\n")
+    (network.folder / "trouble" / "client-1").write_text("not finite\nwrong shape\n")
+    network.finish(toml(given), out, seconds=200)
+
+    first, second, third = (json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines())
+    assert "ZeroDivisionError" in first["failures"]["client-0"]
+    assert first["failures"]["client-1"].endswith("has values that are not finite")
+    assert second["failures"]["client-0"] == "fit: no answer before the deadline"
+    assert "has length 1 on axis 0" in second["failures"]["client-1"]
+    assert third["failures"] == {}
+    assert second["seconds"]["fit"] < DEADLINE + 5
+    lost = [(client, round, "fit") for client in ("client-0", "client-1") for round in (1, 2)]
+    assert_as_in_one_process(given, out, network, lost=lost)
+
+
+def test_a_node_killed_while_condensing_comes_back_with_its_state_neither_lost_nor_applied_twice(network):
+    options = {**SMALL_FEDAF, "local_steps": 10}  # images go on from those of the round before
+    given = tables(CONDENSING, rounds=3, deadline=DEADLINE, quorum=0.6, **options)
+    out, trouble = network.folder / "condensing", network.folder / "trouble" / "client-1"
+    trouble.write_text("\nslow\n")  # all is well in the first round
+    run = network.submit(toml(given), out)
+    network.until(lambda: not trouble.read_text(), seconds=150, what="client-1 condenses in round 2")
+    network.kill("client-1")
+    killed = time.monotonic()
+    network.start_node("client-1", policy=str(network.folder / "policy.toml"))
+    network.until((out / "round-2").is_dir, seconds=DEADLINE + 20, what="round 2 ends without client-1")
+    print(f"the round ended {time.monotonic() - killed:.1f} s after the node was killed")
+    network.until_ended(run, seconds=150)
+
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [list(m["failures"]) for m in metrics] == [[], ["client-1"], []]
+    assert metrics[2]["asked"] == ["client-0", "client-1", "client-2"]
+    assert_as_in_one_process(given, out, network, lost=[("client-1", 2, "condense")])
