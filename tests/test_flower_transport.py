@@ -165,6 +165,18 @@ def test_a_client_id_in_use_is_refused_but_a_node_that_came_back_takes_its_place
     assert transport._registry.node_of("client-1") == 21
 
 
+def test_a_node_that_leaves_before_it_said_who_it_is_is_no_trouble(tmp_path):
+    grid = grid_of(tmp_path)
+    pull, grid.spoil = grid.pull_messages, lambda message, found: Error(5, "node is gone")
+    grid.pull_messages = lambda ids: []
+    registered = registry.Registry(grid)
+    assert registered.clients() == []
+    assert registered.expecting()
+    grid.online, grid.pull_messages = set(), pull
+    assert registered.clients() == []
+    assert not registered.expecting()
+
+
 def test_a_node_answers_for_nobody_else(tmp_path):
     records = to_records(client="client-1")
     facts, _ = from_records(grid_of(tmp_path).answer(Message(records, 10, PHASE)), sender="client-0")

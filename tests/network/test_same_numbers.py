@@ -1,5 +1,5 @@
-"""Over a real network methods compute what they compute in one process, bit for bit. So does FedAvg while clients are in
-trouble (test_trouble.py), and FedDyn while its server is killed (test_resume.py)."""
+"""Over a real network methods compute what they compute in one process, bit for bit. So does FedAvg while its clients
+are in trouble (test_trouble.py), and FedDyn while its server is killed (test_resume.py)."""
 
 import json
 from collections.abc import Iterator

@@ -74,7 +74,8 @@ class Registry:
             self._admit(client, _Place(node, identity), online)
         except Refused as refusal:
             log.warning("node %d does not take part: %s", node, refusal)
-            self._refused[node] = self._greeted.pop(node)
+            self._greeted.pop(node, None)  # it may have left since
+            self._refused[node] = time.monotonic()
             return
         self._refused.pop(node, None)
         log.info("%s is at node %d", client, node)
