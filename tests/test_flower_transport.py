@@ -17,7 +17,9 @@ from direct_grid import DirectGrid, node
 from fedaf import config as configuration
 from fedaf.experiment import prepare
 from fedaf.federation.rounds import Terms
-from fedaf.protocol import BelowQuorum, Refused
+from fedaf.federation.transport import Request
+from fedaf.protocol import BelowQuorum, Key, Payload, Refused
+from fedaf.transports.flower import registry
 from fedaf.transports.flower.transport import FlowerTransport
 from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
 from small import SMALL_FEDAF, OneByOne, Rounds, local
@@ -163,6 +165,36 @@ def test_a_client_id_in_use_is_refused_but_a_node_that_came_back_takes_its_place
     assert transport._registry.node_of("client-1") == 21
 
 
+def test_a_node_that_leaves_before_it_said_who_it_is_is_no_trouble(tmp_path):
+    grid = grid_of(tmp_path)
+    pull, grid.spoil = grid.pull_messages, lambda message, found: Error(5, "node is gone")
+    grid.pull_messages = lambda ids: []
+    registered = registry.Registry(grid)
+    assert registered.clients() == []
+    assert registered.expecting()
+    grid.online, grid.pull_messages = set(), pull
+    assert registered.clients() == []
+    assert not registered.expecting()
+
+
+def test_a_node_answers_for_nobody_else(tmp_path):
+    records = to_records(client="client-1")
+    facts, _ = from_records(grid_of(tmp_path).answer(Message(records, 10, PHASE)), sender="client-0")
+    assert facts["failure"] == "the request is for 'client-1', but this node is 'client-0'"
+
+
+def test_a_node_that_was_refused_is_asked_again_after_a_while(tmp_path, monkeypatch):
+    grid = grid_of(tmp_path)
+    data = grid.nodes[11].pop("data")
+    transport = over(grid, min_clients=1)
+    assert transport.clients() == ["client-0"]
+    grid.nodes[11]["data"] = data
+    assert transport.clients() == ["client-0"]
+    monkeypatch.setattr(registry, "_AGAIN", 0.0)
+    transport.clients()  # asks, and does not wait for it
+    assert transport.clients() == ["client-0", "client-1"]
+
+
 def test_a_late_joiner_is_asked_in_the_next_round_and_one_who_left_is_not(tmp_path):
     grid = grid_of(tmp_path)
     grid.online = {10}
@@ -209,14 +241,13 @@ def test_a_server_that_asks_beyond_the_policy_is_refused(tmp_path):
 
 
 def test_bytes_that_are_no_request_are_refused(tmp_path):
-    facts, _ = from_records(grid_of(tmp_path).answer(Message(to_records(b"junk"), 10, PHASE)), sender="client-0")
+    facts, _ = from_records(
+        grid_of(tmp_path).answer(Message(to_records(b"junk", client="client-0"), 10, PHASE)), sender="client-0"
+    )
     assert "cannot be read" in str(facts["failure"])
     with pytest.raises(Refused, match="is not one of fedaf"):
         from_records(RecordDict(), sender="client-0")
 
 
 def request() -> RecordDict:
-    from fedaf.federation.transport import Request
-    from fedaf.protocol import Key, Payload
-
-    return to_records(Request("run", 1, "fit", 0, Key(1), Payload()).encode())
+    return to_records(Request("run", 1, "fit", 0, Key(1), Payload()).encode(), client="client-0")

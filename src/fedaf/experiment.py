@@ -186,7 +186,8 @@ def prepare(
 
 def own_counts(config: Config, dataset: str) -> list[int]:
     """The samples by class of a client that brings its own data to the run of a server's configuration."""
-    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size)
+    entry = assembly.entry_for(config) if config.data.name == NO_DATA else None
+    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, entry=entry)
     return class_counts(data.train, data.num_classes)
 
 

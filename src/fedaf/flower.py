@@ -2,6 +2,7 @@
 is quick; what computes is imported when there is something to compute."""
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
@@ -34,6 +35,7 @@ def _talk() -> None:
 
 
 _talk()
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, and before PyTorch is loaded
 client = client_app(_open_site)
 server = ServerApp()
 

@@ -78,10 +78,9 @@ class Loopback:
         return run
 
     def until_ended(self, run: str, *, seconds: float) -> None:
-        """Flower's list is slow to ask for: first until the server's process, which starts soon, is gone."""
-        self.until(lambda: self.processes("flwr-serverapp"), seconds=60, what="a ServerApp")
-        self.until(lambda: not self.processes("flwr-serverapp"), seconds=seconds, what="the end")
-        self.until(lambda: self.status(run)["status"].startswith("finished"), seconds=60, what="the end")
+        """Until the server's process, which starts soon, is gone: Flower's own list takes seconds to ask for."""
+        self.until(lambda: self.processes("flwr-serverapp"), seconds=60, what=f"the ServerApp of {run}")
+        self.until(lambda: not self.processes("flwr-serverapp"), seconds=seconds, what=f"the end of {run}")
 
     def until(self, holds: Callable[[], object], *, seconds: float, what: str, every: float = 0.2) -> None:
         deadline = time.monotonic() + seconds

@@ -20,7 +20,7 @@ RUN = {
     "run": {"device": "cpu", "rounds": 2, "threads": 1},
     "model": {"width": 16},
     "federation": {"deadline": 90.0, "min_clients": 3},
-    "method": {"name": "fedaf", "ipc": 20, "local_steps": 10, "real_batch": 16, "server_epochs": 4},
+    "method": {"name": "fedaf", "ipc": 22, "local_steps": 10, "real_batch": 16, "server_epochs": 4},
 }
 
 

@@ -1,4 +1,5 @@
-"""Over a real network every method computes what it computes in one process, bit for bit."""
+"""Over a real network methods compute what they compute in one process, bit for bit. So does FedAvg while its clients
+are in trouble (test_trouble.py), and FedDyn while its server is killed (test_resume.py)."""
 
 import json
 from collections.abc import Iterator
@@ -14,8 +15,6 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedaf": {**SMALL_FEDAF, "local_steps": 10},  # the least that the default policy allows
-    "fedavg": {"local_epochs": 1},
-    "feddyn": {"local_epochs": 1},
     "fedbn": {"local_epochs": 1},
 }
 

@@ -29,8 +29,11 @@ def client_app(open_site: Callable[[Node, str], "Site"]) -> ClientApp:
         return to_records(client=node.client, identity=node.identity())
 
     def phase(message: Message, context: Context) -> RecordDict:
-        _, data = from_records(message.content, sender="the server")
-        return _work(data, Node.read(context.node_config), str(context.run_config.get("config", "")), open_site)
+        facts, data = from_records(message.content, sender="the server")
+        node = Node.read(context.node_config)
+        if facts.get("client") != node.client:
+            raise Refused(f"the request is for {str(facts.get('client'))[:64]!r}, but this node is {node.client!r}")
+        return _work(data, node, str(context.run_config.get("config", "")), open_site)
 
     app.query(HELLO.partition(".")[2])(_answering(hello))
     app.train(PHASE.partition(".")[2])(_answering(phase))

@@ -13,6 +13,7 @@ from fedaf.transports.flower.wire import HELLO, from_records, to_records
 log = logging.getLogger(__name__)
 
 _PATIENCE = 30.0  # seconds that a round waits for a node that is there to say who it is
+_AGAIN = 60.0  # seconds after which a node that was refused is asked again: its owner may have mended it
 _TIME_TO_LIVE = 3600.0
 
 
@@ -31,13 +32,16 @@ class Registry:
         self._grid = grid
         self._places: dict[str, _Place] = {}
         self._greeted: dict[int, float] = {}  # when
+        self._refused: dict[int, float] = {}  # when
         self._waiting: dict[str, int] = {}  # which node is to reply to which message
 
     def clients(self) -> list[str]:
         """Who is there and has said who it is."""
-        online = set(self._grid.get_node_ids())
+        online, now = set(self._grid.get_node_ids()), time.monotonic()
+        self._greeted = {node: when for node, when in self._greeted.items() if node in online}
         for node in online - self._greeted.keys():
-            self._greet(node)
+            if now > self._refused.get(node, -_AGAIN) + _AGAIN:
+                self._greet(node)
         if self._waiting:
             for reply in self._grid.pull_messages(list(self._waiting)):
                 node = self._waiting.pop(reply.metadata.reply_to_message_id)
@@ -46,9 +50,9 @@ class Registry:
         return [client for client, place in self._places.items() if place.node in online]
 
     def expecting(self) -> bool:
-        """Whether a node is there that may still say who it is."""
-        now = time.monotonic()
-        return any(now < self._greeted[node] + _PATIENCE for node in self._waiting.values())
+        """Whether a new node is there that may still say who it is."""
+        now, new = time.monotonic(), [node for node in self._waiting.values() if node not in self._refused]
+        return any(now < self._greeted[node] + _PATIENCE for node in new)
 
     def node_of(self, client: str) -> int:
         return self._places[client].node
@@ -70,7 +74,10 @@ class Registry:
             self._admit(client, _Place(node, identity), online)
         except Refused as refusal:
             log.warning("node %d does not take part: %s", node, refusal)
+            self._greeted.pop(node, None)  # it may have left since
+            self._refused[node] = time.monotonic()
             return
+        self._refused.pop(node, None)
         log.info("%s is at node %d", client, node)
 
     def _admit(self, client: str, place: _Place, online: set[int]) -> None:

@@ -75,7 +75,7 @@ class FlowerTransport:
     def _send(self, client: str, request: Request) -> str | None:
         """The id of the message on its way. Its time to live is the deadline: no node begins what nobody awaits."""
         node = self._registry.node_of(client)
-        message = Message(to_records(request.encode()), node, PHASE, ttl=request.seconds)
+        message = Message(to_records(request.encode(), client=client), node, PHASE, ttl=request.seconds)
         sent = list(self._grid.push_messages([message]))
         return sent[0] if sent and sent[0] else None
 
