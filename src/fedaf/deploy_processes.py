@@ -124,7 +124,8 @@ class Processes:
         while time.monotonic() < deadline and (self._running() or self._alive()):
             time.sleep(0.1)
         # What is being ended may have started something meanwhile.
-        while left := {*self._running(), *self._alive()}:
+        deadline = time.monotonic() + _GRACE_SECONDS
+        while (left := {*self._running(), *self._alive()}) and time.monotonic() < deadline:
             self._known |= _descendants(left)
             for pid in left:
                 _send(pid, signal.SIGKILL)
