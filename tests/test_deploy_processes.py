@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from fedaf.deploy_processes import Processes, environment, free_ports, last_words, refuse_taken, why
+from fedaf.deploy_processes import Processes, ending_orderly, environment, free_ports, last_words, refuse_taken, why
 from fedaf.errors import FedafError, UserError
 from fedaf.transports.flower import OFFLINE
 
@@ -61,7 +61,7 @@ def test_what_ignores_a_request_to_end_is_ended_with_its_child_in_another_sessio
 @pytest.mark.usefixtures("hasty")
 def test_a_child_is_ended_though_its_parent_ended_before(tmp_path):
     with Processes(tmp_path, dict(os.environ)) as processes:
-        process, child = started(processes, "sys.stdin.read(); time.sleep(1)")
+        process, child = started(processes, "time.sleep(2)")
         processes.watch()
         assert process.wait(timeout=20) == 0
         assert not gone(child)
@@ -95,6 +95,32 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path):
         processes.start("node", "sh", "-c", r"printf '\033[91mno such thing\033[0m\n'; exit 3").wait()
         with pytest.raises(FedafError, match=r"^node ended: no such thing\.$"):
             processes.watch()
+
+
+def test_a_program_that_may_end_is_not_missed(tmp_path):
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        processes.start("log", "false", may_end=True).wait()
+        processes.watch()
+        processes.start("link", "true").wait()
+        with pytest.raises(FedafError, match=r"^link ended"):
+            processes.watch()
+
+
+def test_a_request_to_end_unwinds_unless_it_was_to_be_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            told_to_end(signal.SIGHUP, signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def told_to_end(*numbers: signal.Signals) -> None:
+    with ending_orderly():
+        for number in numbers:
+            os.kill(os.getpid(), number)
 
 
 def test_the_signs_of_flower_are_put_into_words(tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedaf.config import Config
 from fedaf.deploy_init import KEYS, SERVER, SITES, init
@@ -62,18 +62,17 @@ def run(link: Link, config: Config, out: Path, observer: Observer) -> None:
             raise
 
 
-def serve(machine: Link | Site, *, show: Callable[[str], object] | None = None) -> None:
+def serve(machine: Link | Site, *, show: Callable[[str], object] | None = None) -> NoReturn:
     """Start the link or the node of a folder, and stay with it until it ends or this process is told to. ``show`` is
     given what it writes to its log."""
     with Processes(machine.folder / LOGS, machine.environment) as processes:
-        process = processes.start(machine.name, *machine.prepare())
+        processes.start(machine.name, *machine.prepare())
         with open(processes.log(machine.name), errors="replace") as log:
-            while process.poll() is None:
-                processes.watch()
+            while True:  # until it is missed
                 if show is not None and (text := log.read()):
                     show(text)
+                processes.watch()
                 time.sleep(_POLL_SECONDS)
-            processes.watch()
 
 
 def submit(link: Link, config: Config, out: Path) -> int:
@@ -99,10 +98,10 @@ def follow(link: Link, run: int, config: Config, out: Path, observer: Observer, 
         device="the network",
     )
     try:
-        log = processes.start("run", *_log(run))
+        log = processes.start("run", *_log(run), may_end=True)
         while log.poll() is None or (end := _end(link, run)) is None:
             if log.poll() is not None:  # the link was away; the run may go on
-                log = processes.start("run", *_log(run))
+                log = processes.start("run", *_log(run), may_end=True)
             time.sleep(_POLL_SECONDS)
             processes.watch()
             news.tell()

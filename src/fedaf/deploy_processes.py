@@ -42,12 +42,14 @@ def environment(home: Path) -> dict[str, str]:
 
 @contextmanager
 def ending_orderly() -> Iterator[None]:
-    """In the block, being told to end (a service that is stopped, a terminal that is closed) unwinds like Ctrl-C."""
+    """In the block, being told to end (a service that is stopped, a terminal that is closed) unwinds like Ctrl-C. What
+    this process was told to ignore, as by nohup, it ignores."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heeded}
     try:
         yield
     finally:
@@ -62,6 +64,7 @@ class Processes:
         logs.mkdir(exist_ok=True)
         self._logs, self._environment = logs, environment
         self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._needed: set[str] = set()
         self._known: set[tuple[int, str]] = set()
 
     def __enter__(self) -> Self:
@@ -72,8 +75,9 @@ class Processes:
     ) -> None:
         self.stop()
 
-    def start(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
-        """A program in a session of its own, so that Ctrl-C reaches this process alone; it writes to ``NAME.log``."""
+    def start(self, name: str, *command: str | Path, may_end: bool = False) -> subprocess.Popen[bytes]:
+        """A program in a session of its own, so that Ctrl-C reaches this process alone; it writes to ``NAME.log``. One
+        that may end is not missed."""
         with open(self.log(name), "wb") as output:
             process = subprocess.Popen(
                 command,
@@ -84,16 +88,18 @@ class Processes:
                 start_new_session=True,
             )
         self._started[name] = process
+        if not may_end:
+            self._needed.add(name)
         return process
 
     def log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
     def watch(self) -> None:
-        """Take note of what the programs have started, and raise ``FedafError`` where one of them has ended badly."""
+        """Take note of what the programs have started, and raise ``FedafError`` where one that is needed has ended."""
         self._known |= _descendants({process.pid for process in self._started.values()})
         for name, process in self._started.items():
-            if process.poll():
+            if name in self._needed and process.poll() is not None:
                 raise FedafError(f"{name} ended: {why(self.log(name))}.")
 
     def wait_until_listening(self, name: str, port: int, *, seconds: float) -> None:
