@@ -127,7 +127,8 @@ def test_renewing_changes_the_certificate_of_the_server_alone(call, made):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (["--server", "fl.example.org:8000/x"], ["--server is", "without a port"]),
+        (["--server", "fl.example.org:8000"], ["--server is", "without a port"]),
+        (["--server", "https://fl.example.org"], ["--server is", "name or address"]),
         (["--sites", ","], ["at least one name"]),
         (["--sites", "a,../b"], ["'../b'", "letters, digits"]),
         (["--sites", "a,b,a"], ["names a twice"]),
@@ -138,6 +139,11 @@ def test_init_refuses_in_one_sentence_what_it_cannot_use(call, tmp_path, change,
     code, _, err = call(*INIT, *change)
     assert_one_sentence(code, err, words)
     assert not (tmp_path / "all").exists()
+
+
+def test_an_address_with_colons_is_told_from_its_port(call, tmp_path):
+    assert call(*INIT, "--server", "2001:db8::1")[0] == 0
+    assert Site.read(tmp_path / "all" / "sites" / "hospital-a").settings.superlink == "[2001:db8::1]:8000"
 
 
 def test_init_refuses_a_folder_in_use(call, made):

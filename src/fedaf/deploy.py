@@ -138,14 +138,13 @@ class News:
 
 def flwr(link: Link, *arguments: str) -> dict[str, Any]:
     """What a ``flwr`` command answers; its failure is a ``FedafError``."""
-    done = subprocess.run(
-        ["flwr", *arguments, "--format", "json"],
-        env=link.environment,
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_SECONDS,
-        check=False,
-    )
+    command = ["flwr", *arguments, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, env=link.environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FedafError(f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s.") from error
     try:
         answer = json.loads(done.stdout)
     except ValueError:

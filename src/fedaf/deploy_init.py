@@ -1,5 +1,6 @@
 """``fedaf deploy init``: a folder for each machine, and a page that says what to do with them."""
 
+import ipaddress
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -30,23 +31,24 @@ from fedaf.transports.flower import OFFLINE
 
 SERVER, SITES, AUTHORITY, KEYS = "server", "sites", "authority", "keys"
 
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
-def trial_config(given: Mapping[str, Any], *, preset: str = "quick") -> Config:
+def trial_config(given: Mapping[str, Any]) -> Config:
     """A short run on digits that a default policy admits: of a class, no more images than half its samples."""
     merged = configuration.merge({"data": {"name": "digits"}, "partition": {"alpha": 0.5}}, given)
-    config = configuration.build(merged, preset=preset)
-    unset = getattr(config.method, "min_samples", 0) is None  # a method that condenses, left to its default
-    if unset:
-        fewest = {"method": {"name": config.method_name, "min_samples": 2 * config.method.model_dump()["ipc"]}}
-        config = configuration.build(configuration.merge(merged, fewest), preset=preset)
-    return config
+    config = configuration.build(merged, preset="quick")
+    options = config.method.model_dump()
+    if options.get("min_samples", 0) is not None:  # set, or of a method that does not condense
+        return config
+    fewest = {"method": {"name": config.method_name, "min_samples": 2 * options["ipc"]}}
+    return configuration.build(configuration.merge(merged, fewest), preset="quick")
 
 
 def check_names(server: str, sites: Sequence[str]) -> None:
     """Raise ``UserError`` for names that cannot be a server and its sites."""
-    if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", server):
+    if not (_HOST.fullmatch(server) or _is_address(server)):
         raise UserError(f"--server is {server!r}, but it must be the server's name or address, without a port.")
     if not sites:
         raise UserError("--sites needs at least one name, for example --sites hospital-a,hospital-b.")
@@ -55,6 +57,14 @@ def check_names(server: str, sites: Sequence[str]) -> None:
             raise UserError(f"the site {name!r} cannot be a folder; allowed are letters, digits, '.' and '-'.")
     if len(set(sites)) < len(sites):
         raise UserError(f"--sites names {', '.join(sorted({n for n in sites if sites.count(n) > 1}))} twice.")
+
+
+def _is_address(server: str) -> bool:
+    try:
+        ipaddress.ip_address(server)
+    except ValueError:
+        return False
+    return True
 
 
 def init(
@@ -74,6 +84,7 @@ def init(
     private_directory(folder)
     ends = None if bring_certificates else _make_certificates(folder, server)
     trial = config.data.name != NO_DATA
+    superlink = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
     _write_server(folder / SERVER, config, host=host, port=port)
     for number, name in enumerate(sites):
         site = private_directory(folder / SITES / name)
@@ -81,7 +92,7 @@ def init(
         shutil.copyfile(public, folder / SERVER / KEYS / f"{name}.pub")
         if not bring_certificates:
             shutil.copyfile(folder / AUTHORITY / CA_CERTIFICATE, site / CA_CERTIFICATE)
-        _write_site(site, name, f"{server}:{port}", config, f"partition:{number}" if trial else "folder:images")
+        _write_site(site, name, superlink, config, f"partition:{number}" if trial else "folder:images")
         (site / "README.md").write_text(site_page(name=name, server=server, port=port))
     page = deployment_page(
         server=server, port=port, sites=sites, ends=f"{ends:%Y-%m-%d}" if ends is not None else None, trial=trial
