@@ -17,6 +17,7 @@ from fedaf.transports.flower import OFFLINE, app_directory
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
+_PATIENCE = 300.0  # seconds
 MARK = "FEDAF_TEST_NETWORK"  # every process of a network has it in its environment
 
 
@@ -31,7 +32,7 @@ class Loopback:
 
     def start_link(self) -> None:
         self._start("link", "flower-superlink", "--insecure", *listening(self._port))
-        self.until(lambda: answers(self._port), seconds=30, what="the link listens")
+        self.until(lambda: answers(self._port), "the link listens")
 
     def start_node(self, name: str, **config: str | int) -> None:
         """``name`` is its client-id, too, unless it is given one; without data of its own it is the client of that
@@ -57,7 +58,12 @@ class Loopback:
 
     def flwr(self, *arguments: str) -> str:
         done = subprocess.run(
-            [BIN / "flwr", *arguments], env=self._environment, capture_output=True, text=True, timeout=60, check=False
+            [BIN / "flwr", *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr + self.logs()
         return done.stdout
@@ -70,23 +76,24 @@ class Loopback:
         """What the server logged in a run."""
         return self.flwr("log", run, "--show")
 
-    def finish(self, config: str, out: Path, *, seconds: float) -> str:
+    def finish(self, config: str, out: Path) -> str:
         """Run to the end."""
         run = self.submit(config, out)
-        self.until_ended(run, seconds=seconds)
+        self.until_ended(run)
         assert (out / "result.json").is_file(), self.logs()
         return run
 
-    def until_ended(self, run: str, *, seconds: float) -> None:
+    def until_ended(self, run: str) -> None:
         """Until the server's process, which starts soon, is gone: Flower's own list takes seconds to ask for."""
-        self.until(lambda: self.processes("flwr-serverapp"), seconds=60, what=f"the ServerApp of {run}")
-        self.until(lambda: not self.processes("flwr-serverapp"), seconds=seconds, what=f"the end of {run}")
+        self.until(lambda: self.processes("flwr-serverapp"), f"the ServerApp of {run}")
+        self.until(lambda: not self.processes("flwr-serverapp"), f"the end of {run}")
 
-    def until(self, holds: Callable[[], object], *, seconds: float, what: str, every: float = 0.2) -> None:
-        deadline = time.monotonic() + seconds
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        """Bounded, but not to be failed by a busy machine."""
+        deadline = time.monotonic() + _PATIENCE
         while not holds():
-            assert time.monotonic() < deadline, f"{what}: not within {seconds} s\n{self.logs()}"
-            time.sleep(every)
+            assert time.monotonic() < deadline, f"{what}: not within {_PATIENCE:g} s\n{self.logs()}"
+            time.sleep(0.2)
 
     def kill(self, name: str) -> None:
         """SIGKILL one program, but not its offspring."""
@@ -96,12 +103,12 @@ class Loopback:
     def stop(self, name: str) -> None:
         """SIGTERM one program."""
         self.programs[name].terminate()
-        self.programs[name].wait(timeout=30)
+        self.programs[name].wait(timeout=_PATIENCE)
 
     def kill_server_app(self) -> None:
         for process in self.processes("flwr-serverapp"):
             os.kill(process, signal.SIGKILL)
-        self.until(lambda: not self.processes("flwr-serverapp"), seconds=20, what="the end of the ServerApp")
+        self.until(lambda: not self.processes("flwr-serverapp"), "the end of the ServerApp")
 
     def processes(self, word: str) -> list[int]:
         """Processes of this network that have this word in their command line."""

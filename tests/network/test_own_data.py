@@ -12,7 +12,7 @@ from fedaf.config import policy_toml
 from fedaf.protocol import Policy
 from loopback import loopback
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 CLASSES = ["cat", "dog", "owl"]
 RUN = {
@@ -35,7 +35,7 @@ def test_a_federation_of_own_data_is_evaluated_where_they_are_and_sends_little_b
     }
     out = tmp_path / "run"
     with loopback(tmp_path / "network", nodes) as network:
-        run = network.finish(toml(RUN), out, seconds=200)
+        run = network.finish(toml(RUN), out)
         traffic, said = network.status(run)["network-traffic"], network.said(run)
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     for m in metrics:

@@ -11,7 +11,7 @@ from comparison import assert_as_in_one_process, tables, toml
 from loopback import Loopback, loopback
 from small import SMALL_FEDAF
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedaf": {**SMALL_FEDAF, "local_steps": 10},  # the least that the default policy allows
@@ -30,7 +30,7 @@ def network(tmp_path_factory) -> Iterator[Loopback]:
 @pytest.mark.parametrize("method", METHODS)
 def test_two_rounds_are_those_of_one_process(method, network):
     given, out = tables(method, rounds=2, **METHODS[method]), network.folder / method
-    network.finish(toml(given), out, seconds=200)
+    network.finish(toml(given), out)
     assert_as_in_one_process(given, out, network)
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [m["failures"] for m in metrics] == [{}, {}]

@@ -2,7 +2,6 @@
 same replies were lost."""
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +12,10 @@ from fedaf.protocol import Policy
 from loopback import Loopback, loopback
 from small import SMALL_FEDAF
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 AVERAGING, CONDENSING = "troubled:TroubledFedAvg", "troubled:TroubledFedAF"
-DEADLINE = 40.0  # long for a phase of a second, but the machine may be busy
+DEADLINE = 45.0  # long for a phase of a second, but the machine may be busy
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def test_a_client_that_raises_or_sends_nonsense_or_is_slow_costs_its_own_reply(n
     out = network.folder / "averaging"
     (network.folder / "trouble" / "client-0").write_text("raises\nslow\n")
     (network.folder / "trouble" / "client-1").write_text("not finite\nwrong shape\n")
-    network.finish(toml(given), out, seconds=200)
+    network.finish(toml(given), out)
 
     first, second, third = (json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines())
     assert "ZeroDivisionError" in first["failures"]["client-0"]
@@ -52,15 +51,13 @@ def test_a_node_killed_while_condensing_comes_back_with_its_state_neither_lost_n
     out, trouble = network.folder / "condensing", network.folder / "trouble" / "client-1"
     trouble.write_text("\nslow\n")  # all is well in the first round
     run = network.submit(toml(given), out)
-    network.until(lambda: not trouble.read_text(), seconds=150, what="client-1 condenses in round 2")
+    network.until(lambda: not trouble.read_text(), "client-1 condenses in round 2")
     network.kill("client-1")
-    killed = time.monotonic()
     network.start_node("client-1", policy=str(network.folder / "policy.toml"))
-    network.until((out / "round-2").is_dir, seconds=DEADLINE + 20, what="round 2 ends without client-1")
-    print(f"the round ended {time.monotonic() - killed:.1f} s after the node was killed")
-    network.until_ended(run, seconds=150)
+    network.until_ended(run)
 
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [list(m["failures"]) for m in metrics] == [[], ["client-1"], []]
+    assert metrics[1]["seconds"]["condense"] < DEADLINE + 5
     assert metrics[2]["asked"] == ["client-0", "client-1", "client-2"]
     assert_as_in_one_process(given, out, network, lost=[("client-1", 2, "condense")])
