@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commandline import COLOURS
@@ -32,15 +32,16 @@ class Machines:
 
     def start(self, command: str, where: Path | None = None) -> subprocess.Popen[str]:
         """A command that goes on."""
-        program = subprocess.Popen(
-            ["sh", "-c", f"exec {command}"],
-            cwd=where or self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with heeding_ctrl_c():
+            program = subprocess.Popen(
+                ["sh", "-c", f"exec {command}"],
+                cwd=where or self.folder,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         self._started.append(program)
         return program
 
@@ -66,7 +67,8 @@ class Machines:
             if program.poll() is None:
                 program.send_signal(signal.SIGINT)
         for program in self._started:
-            program.communicate(timeout=30)
+            with suppress(subprocess.TimeoutExpired):
+                program.communicate(timeout=30)
         left = self.processes()
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -74,6 +76,16 @@ class Machines:
         lines = (self.folder / "watch").read_text().splitlines()
         assert [line for line in lines if line.startswith("watched")]
         assert not [line for line in lines if line.startswith("connected")]
+
+
+@contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """Tests that run in the background of a shell have been told to ignore it, and so would all they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_of(program: subprocess.Popen[str], *, seconds: float) -> tuple[int, str, str]:
