@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 TASK = Task("bench", 3, 16, 8, 4, (0.5,) * 3, (0.25,) * 3)
 FILTERS = 8
 KEYS = ["name", "ours_ms", "reference_ms", "ratio", "flop", "peak_share", "memory_mb", "device"]
-NAMES = ["condense/client", "condense/pairs", "server/step", "local/step", "round/fedaf"]
+NAMES = ["condense/client", "condense/pairs", "server/step", "local/step", "round/fedaf", "scale/2", "scale/5"]
 
 
 def plain_network(seed: int) -> reference.PlainConvNet:

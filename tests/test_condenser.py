@@ -1,10 +1,12 @@
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaf.condensation.condenser import Condensed, Job, Objective, condense
+from fedaf.condensation.condenser import Condensation, Condensed, Job, Objective, Room, condense
 from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
 from fedaf.condensation.options import CondensationOptions
 from fedaf.data.pixels import normalise
@@ -275,6 +277,28 @@ def test_a_tiny_memory_budget_gives_the_same_images_and_measures() -> None:
         assert a.gradient_ratio == pytest.approx(b.gradient_ratio, rel=1e-3)
 
 
+@pytest.mark.parametrize("changes", [{}, {"image_clip": 0.1}, {"bn_mode": "batch"}])
+def test_groups_of_clients_of_different_sizes_share_one_room_and_keep_apart(changes: dict[str, object]) -> None:
+    """The largest client sets the room; what a smaller one leaves empty in it changes nothing, nor does what the one
+    before left behind."""
+    jobs = [
+        job_of(varied_shard(1), [0, 1, 2], seed=1),
+        job_of(varied_shard(2, per_class=9), [2], seed=2),
+        job_of(varied_shard(3), [], seed=3),
+        job_of(varied_shard(4, per_class=3), [0, 2], seed=4),
+    ]
+    model = small_convnet()
+    options = options_of(local_steps=3, image_momentum=0.5, **changes)
+    together, in_groups = (
+        run(jobs, options, model=model, weights_at=lambda step: model.state_dict(), engine=EagerEngine(CPU, budget))
+        for budget in (1 << 30, 1)
+    )
+    for one, other in zip(together, in_groups, strict=True):
+        torch.testing.assert_close(one.images, other.images, rtol=1e-4, atol=1e-5)
+        assert one.loss_dm == pytest.approx(other.loss_dm, rel=1e-4)
+        assert one.gradient_ratio == pytest.approx(other.gradient_ratio, rel=1e-3)
+
+
 def test_a_tiny_memory_budget_sends_few_images_through_the_network_at_a_time() -> None:
     sizes: list[int] = []
 
@@ -325,3 +349,20 @@ def test_measures_are_of_the_last_step_only() -> None:
     assert both.loss_cdc == pytest.approx(second.loss_cdc, rel=1e-4)
     assert both.gradient_ratio == pytest.approx(second.gradient_ratio, rel=1e-4)
     assert first.loss_dm != pytest.approx(second.loss_dm, rel=0.05)
+
+
+def test_a_condensation_that_is_closed_frees_its_memory_at_once() -> None:
+    job = job_of(varied_shard(1), [0, 1])
+    objective = Objective(Backbone(LINEAR, TASK, CPU), Scheduled(lambda step: linear_weights()))
+    work = Condensation(Room.of([job]), objective, options=options_of(), task=TASK, engine=EagerEngine(CPU))
+    work.load([job])
+    work.draw(0)
+    work.move()
+    work.close()
+    watched = weakref.ref(work)
+    gc.disable()
+    try:
+        del work
+        assert watched() is None
+    finally:
+        gc.enable()

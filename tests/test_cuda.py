@@ -46,7 +46,11 @@ def test_on_cuda_all_clients_together_condense_the_same_images_as_one_at_a_time(
 @pytest.mark.parametrize("name", zoo.ALL)
 @every_method
 def test_own_models_run_on_cuda_and_repeat(name, method, options):
-    settings = {**SMALL, "rounds": 1, "settings": {"run.device": "cuda"}}
+    settings = {
+        **SMALL,
+        "rounds": 1,
+        "settings": {"run.device": "cuda", "run.engine": "eager", "run.precision": "fp32"},
+    }
     torch.cuda.manual_seed(1)
     first = fedaf.run(method=method, **settings, **options, model=f"zoo:{name}")
     torch.cuda.manual_seed(2)

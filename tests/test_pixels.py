@@ -81,3 +81,21 @@ def test_picking_images_in_one_pass_is_normalising_those_picked() -> None:
     taken = kernels.take(images.to(device), rows.to(device), scale, shift)
     torch.testing.assert_close(taken.cpu(), normalise(images[rows], mean, std))
     torch.testing.assert_close(take(images, rows, mean, std), normalise(images[rows], mean, std), rtol=0, atol=0)
+
+
+def test_without_kernels_for_a_gpu_there_is_a_line_in_the_log_and_pytorch_goes_on(caplog, monkeypatch) -> None:
+    kernels = pytest.importorskip("fedaf.data.pixel_kernels")
+
+    def cannot_build(*arguments: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(kernels, "take", cannot_build)
+    pixels.kernels_work.cache_clear()
+    try:
+        assert not pixels.kernels_work(torch.device("cpu"))
+        assert not pixels.kernels_work(torch.device("cpu"))
+    finally:
+        pixels.kernels_work.cache_clear()
+    assert [record.getMessage() for record in caplog.records] == [
+        "kernels for this GPU cannot be built, and PyTorch's own are slower: RuntimeError: Failed to find C compiler"
+    ]

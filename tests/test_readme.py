@@ -32,7 +32,7 @@ def test_the_model_in_the_readme_runs(tmp_path, monkeypatch):
 
 def test_the_commands_in_the_readme_have_only_flags_that_exist():
     pages = README + (ROOT / "docs" / "deploy.md").read_text()
-    verbs = r"^fedaf (run|compare|settings|bench|(?:data|policy|deploy) [a-z]+) (.*?)(?:#.*)?$"
+    verbs = r"^fedaf (run|compare|reproduce|settings|bench|(?:data|policy|deploy) [a-z]+) (.*?)(?:#.*)?$"
     commands = re.findall(verbs, pages, re.MULTILINE)
     assert len(commands) >= 10
     for verb, arguments in commands:

@@ -1,4 +1,6 @@
+import gc
 import time
+import weakref
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from fedaf.engine import EagerEngine
 from fedaf.methods.averaging import weighted_average
 from fedaf.protocol import DeadlineExceeded, Key, Task
 from fedaf.training.evaluate import predict, score
-from fedaf.training.fit import fit
+from fedaf.training.fit import Training, fit
 
 ENGINE = EagerEngine(torch.device("cpu"))
 TASK = Task("tiny", 1, 2, 2, 3, mean=(0.5,), std=(0.25,))
@@ -366,3 +368,19 @@ def test_predictions_do_not_see_how_images_lie_in_memory() -> None:
     task = Task("tiny", 3, 2, 2, 12, mean=(0.5,) * 3, std=(0.25,) * 3)
     predict(Layout(), torch.zeros(5, 2, 2, 3, dtype=torch.uint8).permute(0, 3, 1, 2), task, ENGINE)
     assert seen == [True]
+
+
+def test_a_training_that_is_closed_frees_its_memory_at_once() -> None:
+    images, labels = random_data(6)
+    training = Training(
+        linear_model(), images, labels, task=TASK, batch_size=4, lr=0.1, momentum=0.0, key=Key(0), engine=ENGINE
+    )
+    training.epoch()
+    training.close()
+    watched = weakref.ref(training)
+    gc.disable()
+    try:
+        del training
+        assert watched() is None
+    finally:
+        gc.enable()

@@ -1,16 +1,16 @@
 """The parts of a run, each from its configuration: what an experiment in one process and the sites of a federation over
 a network have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from fedaf import config as configuration
 from fedaf.config import Config
-from fedaf.data import partition
-from fedaf.data.dataset import DataSet
-from fedaf.data.entries import CATALOG, Entry, own_entry
+from fedaf.data import catalog, partition
+from fedaf.data.dataset import DataSet, with_validation
+from fedaf.data.entries import CATALOG, NO_DATA, Entry, own_entry
 from fedaf.data.partition import Partition
 from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.models import own
@@ -20,11 +20,33 @@ from fedaf.protocol import Architecture, Key, Task, UserError
 
 
 def engine_for(config: Config, *, device: str | None = None, short_lived: bool = False) -> EagerEngine:
-    """The engine a configuration asks for; a ``short_lived`` process compiles only where it is told to."""
+    """The engine a configuration asks for. A ``short_lived`` process compiles only where it is told to; ``device`` is
+    the word of a node's owner, which wins: where it is no GPU, so do the engine and the precision that any has."""
     table = config.run
+    where = resolve_device(device or table.device)
+    name, precision = table.engine, table.precision
+    if short_lived and name == "auto":
+        name = "eager"
+    if device is not None and where.type != "cuda":
+        name, precision = "eager", "fp32"
     budget = table.memory_budget_mib << 20 if table.memory_budget_mib else None
-    name = "eager" if short_lived and table.engine == "auto" else table.engine
-    return make_engine(name, resolve_device(device or table.device), precision=table.precision, memory_budget=budget)
+    return make_engine(name, where, precision=precision, memory_budget=budget)
+
+
+def data_for(
+    config: Config, folder: Path, *, watch: Callable[[int, int], None] | None = None, entry: Entry | None = None
+) -> DataSet:
+    """The data a configuration names, from ``folder``, with its ``validation`` held out (see ``catalog.load``)."""
+    table = config.data
+    data = catalog.load(
+        table.name,
+        folder,
+        image_size=table.image_size,
+        max_unreadable=table.max_unreadable,
+        watch=watch,
+        entry=entry,
+    )
+    return data if table.validation is None else with_validation(data, table.validation)
 
 
 def entry_for(config: Config) -> Entry:
@@ -43,6 +65,8 @@ def entry_for(config: Config) -> Entry:
             f"data.name is {table.name!r}, so clients on a network cannot know what is to be learned; give data.shape "
             '([C, H, W]) and data.classes (["cat", "dog"]).'
         )
+    if table.name == NO_DATA and table.validation is not None:
+        raise UserError("data.validation holds out images of the server, which has none here; leave it out.")
     if len(set(table.classes)) != len(table.classes):
         raise UserError("data.classes names a class twice; give every name once.")
     channels, height, width = table.shape

@@ -17,7 +17,7 @@ from fedaf.experiment import device_name
 from fedaf.naming import nearest
 from fedaf.protocol import Key, Task, UserError
 
-GROUPS = ("condense", "server", "local", "round", "all")
+GROUPS = ("condense", "server", "local", "round", "scale", "all")
 
 # Clients' classes as a split by Dirichlet(0.02) has them, few each: 15 (client, class) pairs, and 3 for slow devices.
 _TEN_CLIENTS = [[label, label + 5] if label < 5 else [label] for label in range(10)]
@@ -26,20 +26,22 @@ _TWO_CLIENTS = [[0, 1], [2]]
 
 @dataclass(frozen=True)
 class _Effort:
-    """How much is done on a kind of device: the clients and the scale of the work, how often it is timed, and
-    the size of the matrices and copies that tell the peak."""
+    """How much is done on a kind of device: the clients and the scale of the work, how often it is timed, the
+    size of the matrices and copies that tell the peak, and numbers of small clients."""
 
     split: Split
     scale: Scale
     repeats: int
     matrix: int
     copied: int
+    crowds: tuple[int, ...]
 
 
 _TINY = Scale(12, 1, 2, 1, side=16, filters=16, real_batch=8, ipc=5, server_batch=16, local_batch=8)
-_CUDA = _Effort(_TEN_CLIENTS, Scale(held=3333, block=20, round_steps=100, round_epochs=50), 5, 8192, 1 << 30)
-_CPU = _Effort(_TWO_CLIENTS, Scale(held=100, block=1, round_steps=2, round_epochs=1), 3, 2048, 1 << 28)
-_QUICK = _Effort(_TWO_CLIENTS, _TINY, 1, 256, 1 << 20)
+_CUDA_SCALE = Scale(held=3333, block=20, round_steps=100, round_epochs=50)
+_CUDA = _Effort(_TEN_CLIENTS, _CUDA_SCALE, 5, 8192, 1 << 30, crowds=(10, 100, 1000))
+_CPU = _Effort(_TWO_CLIENTS, Scale(held=100, block=1, round_steps=2, round_epochs=1), 3, 2048, 1 << 28, crowds=(10, 50))
+_QUICK = _Effort(_TWO_CLIENTS, _TINY, 1, 256, 1 << 20, crowds=(2, 5))
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Figures:
 @dataclass(frozen=True)
 class Benchmark:
     """Two ways to do the same. ``ours`` and ``reference`` make ready and return what is timed: ``units`` of ``what``,
-    of ``flop`` operations each."""
+    of ``flop`` operations each; the reference ``plain_units`` of them, where all would take too long."""
 
     name: str
     what: str
@@ -69,6 +71,7 @@ class Benchmark:
     repeats: int
     ours: Callable[[], Action]
     reference: Callable[[], Action]
+    plain_units: int | None = None
 
     def measure(self, device: torch.device) -> tuple[Timing, int | None]:
         """Seconds of both, and the bytes that ours needs."""
@@ -82,11 +85,12 @@ class Benchmark:
 
     def figures(self, timing: Timing, memory: int | None, *, device: torch.device, peak: float) -> Figures:
         """For one unit, where the device does at most ``peak`` operations a second."""
+        ours, plain = timing.ours / self.units, timing.reference / (self.plain_units or self.units)
         return Figures(
             name=self.name,
-            ours_ms=1e3 * timing.ours / self.units,
-            reference_ms=1e3 * timing.reference / self.units,
-            ratio=timing.reference / timing.ours,
+            ours_ms=1e3 * ours,
+            reference_ms=1e3 * plain,
+            ratio=plain / ours,
             flop=self.flop,
             peak_share=self.flop * self.units / timing.ours / peak,
             memory_mb=None if memory is None else memory / 1e6,
@@ -106,10 +110,11 @@ class Bench:
         precision: str = "auto",
         repeats: int | None = None,
         quick: bool = False,
+        memory_budget: int | None = None,
     ) -> None:
         if group not in GROUPS:
             raise UserError(f"unknown benchmark {group!r}{nearest(group, GROUPS)}; allowed is {', '.join(GROUPS)}.")
-        self.engine = make_engine(engine, resolve_device(device), precision=precision)
+        self.engine = make_engine(engine, resolve_device(device), precision=precision, memory_budget=memory_budget)
         self._effort = _QUICK if quick else _CUDA if self.engine.device.type == "cuda" else _CPU
         known = _benchmarks(Work(self.engine, self._effort.scale), self._effort, repeats)
         self.benchmarks = [b for b in known if group in ("all", b.name.partition("/")[0])]
@@ -184,4 +189,22 @@ def _benchmarks(work: Work, effort: _Effort, repeats: int | None) -> list[Benchm
             partial(work.our_round, effort.split),
             partial(work.reference_round, effort.split),
         ),
+        *(_crowd(work, clients, often) for clients in effort.crowds),
     ]
+
+
+def _crowd(work: Work, clients: int, repeats: int) -> Benchmark:
+    """Many small clients, each with two classes."""
+    few = min(clients, 10)
+    small = work.small()
+    step = forward_flop(work.method.build_model(Key(0)), work.task) * (small.real_batch + 2 * small.ipc)
+    return Benchmark(
+        f"scale/{clients}",
+        f"pair and step, {clients} clients",
+        step,
+        2 * clients * small.local_steps,
+        repeats,
+        partial(work.our_crowd, clients),
+        partial(work.reference_crowd, few),
+        plain_units=2 * few * small.local_steps,
+    )

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaf import bench_reference as reference
 from fedaf.bench_timing import Action
 from fedaf.condensation.augmentation import AUGMENTATIONS
-from fedaf.condensation.condenser import Condensation, Job, Objective, Room
+from fedaf.condensation.condenser import Condensation, Job, Objective, Room, condense
 from fedaf.condensation.resampling import Blended
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
@@ -110,6 +110,46 @@ class Work:
 
         return block
 
+    def small(self) -> FedAFOptions:
+        """What small clients do."""
+        quick = {"ipc": 5, "real_batch": 8} if self.scale.side < 32 else {"ipc": 10, "real_batch": 32}
+        steps = 2 * self.scale.block  # on the device's own terms
+        return self.options.model_copy(update={**quick, "local_steps": steps, "min_samples": 10})
+
+    def our_crowd(self, clients: int) -> Action:
+        """The whole condensation of so many clients with two small classes each, in groups that fit the memory."""
+        options, model = self.small(), self.method.build_model(_KEY).to(self._device)
+        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.fold("networks"), gamma=0)
+        objective = Objective(Backbone(model, self.task, self._device), networks)
+        jobs = [
+            Job(self._shard(classes, held=25), classes, self._start(classes, options.ipc), _KEY.fold("client", number))
+            for number, classes in enumerate([number % 10, (number + 1) % 10] for number in range(clients))
+        ]
+
+        def everyone() -> None:
+            for _ in condense(jobs, objective, options=options, task=self.task, engine=self._engine):
+                pass
+
+        return everyone
+
+    def reference_crowd(self, clients: int) -> Action:
+        options = self.small()
+        pools, start = self._pools([0, 1], held=25), self._start([0, 1], options.ipc).to(self._device)
+
+        def everyone() -> None:
+            for _ in range(clients):
+                reference.condense(
+                    list(pools.values()),
+                    start,
+                    network=self._plain_network,
+                    steps=options.local_steps,
+                    batch=options.real_batch,
+                    lr=options.image_lr,
+                    momentum=options.image_momentum,
+                )
+
+        return everyone
+
     def our_training(self, batch: int) -> Action:
         """An epoch on a block of batches."""
         training = Training(
@@ -168,17 +208,17 @@ class Work:
 
         return play
 
-    def _shard(self, classes: Sequence[int]) -> Shard:
+    def _shard(self, classes: Sequence[int], held: int | None = None) -> Shard:
         """Of a client with these classes, the same data each time; which they are does not matter for the time."""
-        labels = torch.tensor(classes).repeat_interleave(self.scale.held)
+        labels = torch.tensor(classes).repeat_interleave(held or self.scale.held)
         return Shard(self._images(len(labels)), labels, _CLASSES)
 
-    def _pools(self, classes: Sequence[int]) -> reference.Pools:
-        shard = self._shard(classes)
+    def _pools(self, classes: Sequence[int], held: int | None = None) -> reference.Pools:
+        shard = self._shard(classes, held)
         return {label: self._seen(shard.images[shard.rows_of(label)]) for label in classes}
 
-    def _start(self, classes: Sequence[int]) -> Tensor:
-        return torch.randn(len(classes), self.scale.ipc, *self.task.image_shape, generator=_KEY.torch())
+    def _start(self, classes: Sequence[int], ipc: int | None = None) -> Tensor:
+        return torch.randn(len(classes), ipc or self.scale.ipc, *self.task.image_shape, generator=_KEY.torch())
 
     def _batches(self, batch: int) -> tuple[Tensor, Tensor]:
         """A block of batches with random labels."""

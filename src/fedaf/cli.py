@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import fedaf
-from fedaf import cli_bench, cli_data, cli_deploy, cli_policy
+from fedaf import cli_bench, cli_data, cli_deploy, cli_policy, cli_reproduce
 from fedaf.errors import FedafError, UserError
 from fedaf.terminal import Terminal, print_line
 
@@ -29,6 +29,7 @@ app.add_typer(cli_data.app)
 app.add_typer(cli_policy.app)
 app.add_typer(cli_deploy.app)
 app.command()(cli_bench.bench)
+app.command()(cli_reproduce.reproduce)
 
 _COMPARISON = "comparison.json"
 _INTERRUPTED = 130
@@ -262,7 +263,8 @@ def main() -> None:
         advice = "check that the place exists, can be written and has space"
         _fail(f"a file cannot be read or written: {error.strerror or error}{where}; {advice}.", 2)
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
-        _fail("stopped; a run goes on with --resume and its directory, a download with the same command.", code)
+        again = "a download or a reproduction with the same command"
+        _fail(f"stopped; a run goes on with --resume and its directory, {again}.", code)
     sys.exit(code or 0)
 
 

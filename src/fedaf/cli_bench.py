@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 
 def bench(
-    group: Annotated[str, typer.Argument(help="condense, server, local, round or all.")] = "all",
+    group: Annotated[str, typer.Argument(help="condense, server, local, round, scale or all.")] = "all",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     engine: Annotated[str, typer.Option(help="auto, eager or compiled.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch. (default: its own choice)")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="How often each is timed. (default: by device)")] = None,
+    memory_budget: Annotated[
+        int | None, typer.Option(min=1, help="Memory of a step, in MiB. (default: by device)")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny shapes: shows that it works, measures nothing.")] = False,
     file: Annotated[Path | None, typer.Option("--json", help="File for the figures, a list of records.")] = None,
 ) -> None:
@@ -39,7 +42,15 @@ def bench(
     from fedaf.bench import Bench
     from fedaf.federation.checkpoint import write_atomically
 
-    chosen = Bench(group, device=device, engine=engine, precision=precision, repeats=repeats, quick=quick)
+    chosen = Bench(
+        group,
+        device=device,
+        engine=engine,
+        precision=precision,
+        repeats=repeats,
+        quick=quick,
+        memory_budget=memory_budget << 20 if memory_budget else None,
+    )
     if threads is not None:
         torch.set_num_threads(threads)
     console = Console(emoji=False)

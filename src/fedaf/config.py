@@ -48,6 +48,9 @@ class DataTable(_Table):
         None, ge=1, le=4096, description="side image files are resized to; unset: 64, or own if small"
     )
     max_unreadable: float = Field(0.01, ge=0, le=1, description="share of image files that may be unreadable")
+    validation: int | None = Field(
+        None, ge=1, description="test on so many training images held out, to choose settings by; unset: the test set"
+    )
     mean: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
     std: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
     shape: list[PositiveInt] | None = Field(

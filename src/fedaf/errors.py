@@ -9,6 +9,10 @@ class UserError(FedafError):
     """What was asked for cannot be done; the message says what is allowed."""
 
 
+class InUse(UserError):
+    """A run directory that another process is at work in."""
+
+
 class DownloadFailed(FedafError):
     """A file did not come, or not the right one."""
 

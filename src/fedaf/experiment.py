@@ -160,13 +160,7 @@ def prepare(
     engine = assembly.engine_for(config)
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
-    data = catalog.load(
-        config.data.name,
-        Path(config.data.dir),
-        image_size=config.data.image_size,
-        max_unreadable=config.data.max_unreadable,
-        watch=watch,
-    )
+    data = assembly.data_for(config, Path(config.data.dir), watch=watch)
     config = assembly.settled(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data.num_classes, data.mean, data.std)
     split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
@@ -219,8 +213,8 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 def reopen(
     out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """The experiment of an earlier run, with the very split it had. ``moved`` says where its data are now (settings
-    of the table ``data``)."""
+    """The experiment of an earlier run, with the very split it had. ``moved`` has the settings that say where its data
+    are now, and what computes."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
@@ -314,6 +308,7 @@ def figures_of(
         "method": config.method_name,
         "preset": config.preset,
         "dataset": config.data.name,
+        "tested_on": "test" if config.data.validation is None else f"{config.data.validation} held-out training images",
         "partition": config.partition.kind,
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,

@@ -48,14 +48,8 @@ def server_site(config: Config) -> ServerSite:
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
         return ServerSite(config, method, engine, None, ())
-    table = config.data
-    data = catalog.load(
-        table.name,
-        Path(table.dir),
-        image_size=table.image_size,
-        max_unreadable=table.max_unreadable,
-        entry=None if table.name in CATALOG else entry,
-    )
+    own = None if config.data.name in CATALOG else entry
+    data = assembly.data_for(config, Path(config.data.dir), entry=own)
     return ServerSite(assembly.settled(config, data), method, engine, data.test, data.domains)
 
 
@@ -112,12 +106,11 @@ def _method(config: Config, entry: Entry, engine: EagerEngine) -> Method:
 
 def _trial(node: Node, config: Config) -> Shard:
     """One client of the run's own split, as an experiment in one process would have it."""
-    table = config.data
-    if table.name == NO_DATA:
+    if config.data.name == NO_DATA:
         raise UserError(
             f"data is {node.data} in the node config, but the run has no data to split; give npz: or folder:."
         )
-    data = catalog.load(table.name, node.data_dir, image_size=table.image_size, max_unreadable=table.max_unreadable)
+    data = assembly.data_for(config, node.data_dir)
     shards = assembly.split(assembly.settled(config, data), data).shards(data)
     number = int(node.data.partition(":")[2])
     if number >= len(shards):

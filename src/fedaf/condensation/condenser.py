@@ -5,8 +5,8 @@ With one network for all clients of a step and running statistics in its BatchNo
 through the network together; the result for each is that of condensing it alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -65,21 +65,25 @@ def condense(
     rooms = [Room.of(group) for group in groups]
     if options.bn_mode == "eval":  # pairs do not touch each other, so all groups get the same room, and one recording
         rooms = [Room.for_all(rooms)] * len(groups)
-    steps, work = options.local_steps, None
-    for number, (group, room) in enumerate(zip(groups, rooms, strict=True)):
-        if not steps or not any(job.classes for job in group):
-            yield from (Condensed(job.images, 0.0, 0.0, 0.0) for job in group)
-            continue
-        if work is None or work.room != room:
-            work = Condensation(room, objective, options=options, task=task, engine=engine)
-        work.load(group)
-        for step in range(steps):
-            work.draw(step)
-            if step == steps - 1:
-                work.measure()
-            work.move()
-            engine.tick(number * steps + step + 1, len(groups) * steps)
-        yield from work.results()
+    steps = options.local_steps
+    with ExitStack() as open_work:
+        work: Condensation | None = None
+        for number, (group, room) in enumerate(zip(groups, rooms, strict=True)):
+            if not steps or not any(job.classes for job in group):
+                yield from (Condensed(job.images, 0.0, 0.0, 0.0) for job in group)
+                continue
+            if work is None or work.room != room:
+                open_work.close()
+                made = Condensation(room, objective, options=options, task=task, engine=engine)
+                work = open_work.enter_context(closing(made))
+            work.load(group)
+            for step in range(steps):
+                work.draw(step)
+                if step == steps - 1:
+                    work.measure()
+                work.move()
+                engine.tick(number * steps + step + 1, len(groups) * steps)
+            yield from work.results()
 
 
 def _groups(
@@ -150,7 +154,7 @@ class Condensation:
         self._measured = torch.zeros(3, pairs)
         self._parts = self._slices(pairs, options.ipc)
         self._real_parts = self._slices(pairs * options.real_batch, 1)
-        self.move = engine.repeated(self._move)
+        self.move: Callable[[], None] = engine.repeated(self._move)
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Take in a group of clients."""
@@ -180,19 +184,20 @@ class Condensation:
             self._uniform[pair : pair + len(job.classes)].uniform_(generator=generator)
             pair += len(job.classes)
 
+    def close(self) -> None:
+        """Let go of what was recorded, and so of the device's memory: the recorded step and this hold each other."""
+        del self.move
+
     def measure(self) -> None:
         """Keep what the losses of all pairs and their gradients are, before a step is made."""
         measured = []
         for terms in self._terms():
-            dm, cdc = terms.dm.sum(), terms.cdc.sum()
-            ratio = torch.zeros_like(terms.dm)
-            if self._targets is not None:
-                by_dm, by_cdc = (
-                    torch.autograd.grad(term, terms.images, retain_graph=term is dm)[0].flatten(1).norm(dim=1)
-                    for term in (dm, cdc)
-                )
-                ratio = self._objective.lambda_loc * by_cdc / by_dm.clamp(min=1e-30)
-            measured.append(torch.stack([terms.dm.detach(), terms.cdc.detach(), ratio]))
+            cdc = ratio = torch.zeros_like(terms.dm)
+            if terms.cdc is not None:
+                cdc = terms.cdc
+                guided = terms.gradient(0, self._objective.lambda_loc, keep=True).flatten(1).norm(dim=1)
+                ratio = guided / terms.gradient(1, 0).flatten(1).norm(dim=1).clamp(min=1e-30)
+            measured.append(torch.stack([terms.dm.detach(), cdc.detach(), ratio]))
         self._measured = torch.cat(measured, 1)
 
     def results(self) -> Iterator[Condensed]:
@@ -206,10 +211,10 @@ class Condensation:
 
     def _move(self) -> None:
         options = self._options
-        gradient = _joined([torch.autograd.grad(terms.total, terms.images)[0] for terms in self._terms()])
+        gradient = _joined([terms.gradient(1, self._objective.lambda_loc) for terms in self._terms()])
         if options.image_clip is not None:
             gradient *= _clip_factors(gradient, self._owners, self.room.clients + 1, options.image_clip)
-        self._velocity.mul_(options.image_momentum).add_(gradient)
+        torch.add(gradient, self._velocity, alpha=options.image_momentum, out=self._velocity)
         self._images.sub_(self._velocity, alpha=options.image_lr)
 
     def _terms(self) -> Iterator["_Terms"]:
@@ -224,11 +229,11 @@ class Condensation:
             dm = distribution_matching(real_features.unflatten(0, (-1, batch))[part], features)
             if real_logits is not None:
                 dm = dm + distribution_matching(real_logits.unflatten(0, (-1, batch))[part], logits)
-            cdc = torch.zeros_like(dm)
+            cdc = None
             if self._targets is not None:
                 local = logits.mean(1, keepdim=True, dtype=torch.float32)
                 cdc = sliced_wasserstein(local, self._targets[part])
-            yield _Terms(images, dm, cdc, (dm + objective.lambda_loc * cdc).sum())
+            yield _Terms(images, dm, cdc)
 
     @torch.no_grad()
     def _real(self, weights: Tensors) -> tuple[Tensor, Tensor | None]:
@@ -264,12 +269,17 @@ class Condensation:
 
 @dataclass(frozen=True)
 class _Terms:
-    """Of some pairs: their images, each loss as a vector over pairs, and the sum that is minimised."""
+    """Of some pairs: their images, and each loss as a vector over pairs."""
 
     images: Tensor
     dm: Tensor
-    cdc: Tensor
-    total: Tensor
+    cdc: Tensor | None
+
+    def gradient(self, dm: float, cdc: float, *, keep: bool = False) -> Tensor:
+        """Of the losses with these weights, summed over pairs; with ``keep`` it can be asked for again."""
+        weighted = [(self.dm, dm)] if self.cdc is None else [(self.dm, dm), (self.cdc, cdc)]
+        losses, weights = zip(*((loss, torch.full_like(loss, weight)) for loss, weight in weighted), strict=True)
+        return torch.autograd.grad(losses, self.images, weights, retain_graph=keep)[0]
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

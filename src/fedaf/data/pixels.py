@@ -1,11 +1,13 @@
 """Between pixels as stored and sent (uint8) and pixels as a model sees them (normalised float32)."""
 
-import importlib.util
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -17,7 +19,7 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
-    if images.is_cuda and _kernels_are_here():
+    if images.is_cuda and kernels_work(images.device):
         from fedaf.data import pixel_kernels
 
         return pixel_kernels.take(images, rows, *_affine(tuple(mean), tuple(std), images.device))
@@ -31,8 +33,18 @@ def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 
 
 @lru_cache
-def _kernels_are_here() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def kernels_work(device: torch.device) -> bool:
+    """Whether kernels of this package can be built for a GPU and run on it; where not, a line in the log says why."""
+    try:
+        from fedaf.data import pixel_kernels
+
+        image, one = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device), torch.ones(1, device=device)
+        right = float(pixel_kernels.take(image, torch.zeros(1, dtype=torch.int64, device=device), one, one)) == 1
+    except Exception as error:  # no Triton, no compiler for it, a GPU it does not know: PyTorch can do without
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        log.warning("kernels for this GPU cannot be built, and PyTorch's own are slower: %s", reason[:200])
+        return False
+    return right
 
 
 @lru_cache(maxsize=64)  # a new copy to the device for every batch would make a GPU wait for it

@@ -1,6 +1,7 @@
 """The fast engine, on CUDA: a step is recorded once as a graph of kernels and replayed, so that the GPU never waits
 for Python; networks compute in bf16 and through this package's own kernels where they have some."""
 
+import gc
 import logging
 import warnings
 from collections import deque
@@ -57,6 +58,8 @@ class _Recorder:
         here = torch.cuda.current_stream(device)
         torch.cuda.synchronize(device)
         self._stream.wait_stream(here)
+        collects = gc.isenabled()
+        gc.disable()  # what it frees on the device must not become part of the recording
         try:
             with torch.cuda.stream(self._stream):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -67,8 +70,12 @@ class _Recorder:
         except Exception as error:  # a user's network may do anything
             torch.cuda.synchronize(device)
             _free_default_generator(device)
-            self._give_up(str(error).partition("\n")[0])
+            cause = error.__context__ or error  # the end of a recording that failed fails too
+            self._give_up(f"{type(cause).__name__}: {cause}".partition("\n")[0])
             return None
+        finally:
+            if collects:
+                gc.enable()
         here.wait_stream(self._stream)
         self._first = self._first or graph
         return graph

@@ -130,7 +130,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "evaluation_bytes_per_client_round": bytes_of(m.get("evaluation_bytes", {}) for m in rounds),
         "seconds": sum(sum(m["seconds"].values()) for m in rounds),
         "overhead_seconds": _overhead([m["overhead"] for m in rounds if m.get("overhead")]),
-        "copy_audit": _worst_audit(audits),
+        "copy_audit": worst_audit(audits),
     }
 
 
@@ -154,8 +154,9 @@ def _overhead(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, 
     return means or None
 
 
-def _worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
-    """Over the rounds of a run, each figure at its worst; where it is the mean of held-out images, its mean."""
+def worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Over the rounds of a run, or over runs, each figure at its worst; where it is the mean of held-out images, its
+    mean."""
     if not audits:
         return None
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fedaf.errors import InUse
 from fedaf.federation.checkpoint import write_atomically
 from fedaf.protocol import Exhibit, UserError
 
@@ -29,7 +30,7 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise UserError(f"{path} is in use by another run that is still going on.") from error
+            raise InUse(f"{path} is in use by another run that is still going on.") from error
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":

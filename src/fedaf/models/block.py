@@ -235,7 +235,9 @@ class FirstBlock:
         )
 
     def _finish(self, kernel: str, **arguments: Any) -> None:
-        getattr(patch_kernels, kernel)[(1,)](sizes=self._sizes, fixed=self._fixed(1), **arguments, num_warps=8)
+        each = _FINISH_TILE[0]
+        programs = (self.shape[1] // each,)
+        getattr(patch_kernels, kernel)[programs](sizes=self._sizes, fixed=self._fixed(each), **arguments, num_warps=4)
 
     def _fixed(self, rows: int) -> patch_kernels.Fixed:
         seen = 9 * self.filters.shape[1]

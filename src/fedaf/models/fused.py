@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from fedaf.data.pixels import kernels_work
+
 if TYPE_CHECKING:
     from fedaf.models.block import Frame, Normalisation
     from fedaf.models.kernels import Running
@@ -183,14 +185,14 @@ def _is_first(conv: nn.Conv2d) -> bool:
 
 
 def _can_run(images: Tensor) -> bool:
+    if images.is_cuda:
+        here = images.device.index == torch.cuda.current_device()  # where kernels are launched
+        return here and torch.cuda.get_device_capability() >= _CAPABILITY and kernels_work(images.device)
     try:
         from fedaf.models import kernels
     except ImportError:  # there is no triton for this platform, or none was installed
         return False
-    if kernels.INTERPRETED or not images.is_cuda:
-        return kernels.INTERPRETED
-    here = images.device.index == torch.cuda.current_device()  # where kernels are launched
-    return here and torch.cuda.get_device_capability() >= _CAPABILITY
+    return kernels.INTERPRETED
 
 
 def _can_convolve(images: Tensor, conv: nn.Conv2d) -> bool:

@@ -76,26 +76,27 @@ def stored(source, place, inside, fixed: tl.constexpr):
 
 
 @triton.jit
-def vector(data, fixed: tl.constexpr):
-    return tl.load(data + tl.arange(0, fixed.channels)).to(tl.float32)
+def vector(data, c):
+    return tl.load(data + c).to(tl.float32)
 
 
 @triton.jit
-def moments(affine, fixed: tl.constexpr):
-    """The mean, and the reciprocal of the standard deviation, that a channel is normalised with."""
-    return vector(affine.mean, fixed), 1 / tl.sqrt_rn(vector(affine.variance, fixed) + affine.eps)
+def moments(affine, c):
+    """The mean, and the reciprocal of the standard deviation, that channels ``c`` are normalised with."""
+    return vector(affine.mean, c), 1 / tl.sqrt_rn(vector(affine.variance, c) + affine.eps)
 
 
 @triton.jit
 def scale_and_shift(affine, fixed: tl.constexpr):
+    c = tl.arange(0, fixed.channels)
     scale = tl.full((fixed.channels,), 1, tl.float32)
     shift = tl.full((fixed.channels,), 0, tl.float32)
     if affine.bias is not None:
-        shift += vector(affine.bias, fixed)
+        shift += vector(affine.bias, c)
     if affine.gamma is not None:
-        mean, deviation = moments(affine, fixed)
-        scale = vector(affine.gamma, fixed) * deviation
-        shift = (shift - mean) * scale + vector(affine.beta, fixed)
+        mean, deviation = moments(affine, c)
+        scale = vector(affine.gamma, c) * deviation
+        shift = (shift - mean) * scale + vector(affine.beta, c)
     return scale, shift
 
 
@@ -110,10 +111,11 @@ def _share(gradient, place, inside, sizes, fixed: tl.constexpr):
 @triton.jit
 def _corrections(affine, totals, sizes, fixed: tl.constexpr):
     """What the batch's own statistics take from the gradient: a constant, and a multiple of the value itself."""
-    mean, deviation = moments(affine, fixed)
-    over = vector(affine.gamma, fixed) * deviation / sizes.places.to(tl.float32)
-    multiple = over * deviation * vector(totals + fixed.channels, fixed)
-    constant = over * vector(totals, fixed) - multiple * mean
+    c = tl.arange(0, fixed.channels)
+    mean, deviation = moments(affine, c)
+    over = vector(affine.gamma, c) * deviation / sizes.places.to(tl.float32)
+    multiple = over * deviation * vector(totals + fixed.channels, c)
+    constant = over * vector(totals, c) - multiple * mean
     return constant[None, :], multiple[None, :]
 
 
@@ -199,7 +201,7 @@ def keep_statistics(mean, variance, c, batch, running, count, channels: tl.const
 def sums(source, affine, gradient, partials, sizes, fixed: tl.constexpr):
     """Each program's sum of gradients, and of their products with the normalised values, [2, C, programs]."""
     scale, shift = scale_and_shift(affine, fixed)
-    mean, deviation = (None, None) if affine.gamma is None else moments(affine, fixed)
+    mean, deviation = (None, None) if affine.gamma is None else moments(affine, tl.arange(0, fixed.channels))
     total = tl.full((fixed.channels,), 0, tl.float32)
     products = tl.full((fixed.channels,), 0, tl.float32)
     for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):

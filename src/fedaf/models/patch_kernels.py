@@ -69,19 +69,25 @@ def unfold(images, patches, sizes, frame, fixed: tl.constexpr):
 
 
 @triton.jit
-def _filter_pointers(filters, fixed: tl.constexpr):
-    """Of the filters as a matrix [K, C], whose rows run over input channel, row and column."""
+def _filter_pointers(filters, c, fixed: tl.constexpr):
+    """Of the filters ``c`` as a matrix [K, c], whose rows run over input channel, row and column."""
     k = tl.arange(0, fixed.columns)[:, None]
     tap = k % _TAPS
     offset = k // _TAPS * filters.c + tap // 3 * filters.y + tap % 3 * filters.x
-    return filters.data + offset + channels_of(fixed) * filters.n
+    return filters.data + offset + c[None, :] * filters.n
+
+
+@triton.jit
+def _filters(filters, c, fixed: tl.constexpr):
+    """The filters ``c`` as a matrix [K, c], zero beyond the last row."""
+    there = (tl.arange(0, fixed.columns) < fixed.seen)[:, None]
+    return tl.load(_filter_pointers(filters, c, fixed), mask=there, other=0).to(fixed.dtype)
 
 
 @triton.jit
 def _matrix(filters, fixed: tl.constexpr):
-    """The filters as a matrix [K, C], zero beyond the last row."""
-    there = (tl.arange(0, fixed.columns) < fixed.seen)[:, None]
-    return tl.load(_filter_pointers(filters, fixed), mask=there, other=0).to(fixed.dtype)
+    """All filters as a matrix [K, C]."""
+    return _filters(filters, tl.arange(0, fixed.channels), fixed)
 
 
 @triton.jit
@@ -141,13 +147,15 @@ def _ones_row(matrix, fixed: tl.constexpr):
 
 @triton.jit
 def finish_gram(products, filters, batch, running, sizes, fixed: tl.constexpr):
-    """The mean and variance of the convolution's output by channel, from the products of patches with each other."""
-    matrix = _matrix(filters, fixed).to(tl.float32)
+    """The mean and variance of the convolution's output, from the products of patches with each other. Each program
+    does ``rows`` channels, here and in ``finish_gradients``."""
+    c = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
+    matrix = _filters(filters, c, fixed).to(tl.float32)
     applied = tl.dot(_products(products, fixed), matrix, input_precision="ieee")
     count = sizes.places.to(tl.float32)
     mean = _ones_row(applied, fixed) / count
     variance = tl.maximum(tl.sum(matrix * applied, 0) / count - mean * mean, 0, tl.PropagateNan.ALL)
-    keep_statistics(mean, variance, tl.arange(0, fixed.channels), batch, running, count, fixed.channels)
+    keep_statistics(mean, variance, c, batch, running, count, fixed.channels)
 
 
 @triton.jit
@@ -177,22 +185,22 @@ def finish_gradients(products, own, filters, affine, result, vectors, sizes, fix
     """From the products of patches with the gradient, and with each other (``own``): the gradients of the filters, of
     beta and of gamma. Without gamma: of the filters and of the bias."""
     k = tl.arange(0, fixed.columns)[:, None]
-    c = tl.arange(0, fixed.channels)
-    with_gradient = tl.load(products + k * fixed.channels + channels_of(fixed))
+    c = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
+    with_gradient = tl.load(products + k * fixed.channels + c[None, :])
     total = _ones_row(with_gradient, fixed)
     tl.store(vectors + c, total)
     slope = with_gradient
     if affine.gamma is not None:
-        matrix = _matrix(filters, fixed).to(tl.float32)
-        mean, deviation = moments(affine, fixed)
+        matrix = _filters(filters, c, fixed).to(tl.float32)
+        mean, deviation = moments(affine, c)
         correlation = (tl.sum(matrix * with_gradient, 0) - mean * total) * deviation
         tl.store(vectors + fixed.channels + c, correlation)
         count = sizes.places.to(tl.float32)
         sums = tl.load(own + k * fixed.columns + fixed.seen)
         centred = tl.dot(_products(own, fixed), matrix, input_precision="ieee") - sums * mean[None, :]
         slope -= sums * (total / count)[None, :] + centred * (deviation * correlation / count)[None, :]
-        slope *= (vector(affine.gamma, fixed) * deviation)[None, :]
-    tl.store(_filter_pointers(result, fixed), slope, mask=k < fixed.seen)
+        slope *= (vector(affine.gamma, c) * deviation)[None, :]
+    tl.store(_filter_pointers(result, c, fixed), slope, mask=k < fixed.seen)
 
 
 @triton.jit

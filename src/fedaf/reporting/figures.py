@@ -25,10 +25,10 @@ _REPORTED = {
 }
 
 
-def read_result(run: Path) -> dict[str, Any]:
-    """The figures of a finished run."""
+def read_result(run: Path, *, advice: str | None = None) -> dict[str, Any]:
+    """The figures of a finished run; ``advice`` ends the sentence about a damaged one."""
     path = run / RESULT
-    advice = f"delete it, and --resume {run} writes it again"
+    advice = advice or f"delete it, and --resume {run} writes it again"
     found = _read(path, advice)
     if missing := sorted(_REPORTED - found.keys()):
         raise UserError(f"{path} is damaged: it has no {', '.join(missing)}; {advice}.")
@@ -47,19 +47,19 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
 
 def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Test accuracy by round, a line for each method."""
-    figure, axes = _figure(6.4, 4.0)
+    figure, axes = new_figure(6.4, 4.0)
     for result in results:
         rounds = range(1, len(result["curve"]) + 1)
         curve = np.array(result["curve"], np.float64)  # what is unknown becomes a gap
-        axes.plot(rounds, curve, marker="o", markersize=3, label=_plain(result["method"]))
-    axes.set(xlabel="round", ylabel="test accuracy (%)", title=_plain(results[0]["dataset"]))
+        axes.plot(rounds, curve, marker="o", markersize=3, label=plain(result["method"]))
+    axes.set(xlabel="round", ylabel="test accuracy (%)", title=plain(results[0]["dataset"]))
     if max(len(result["curve"]) for result in results) == 1:
         axes.set_xticks([1])
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend()
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def bubbles(run: Path, path: Path) -> Path:
@@ -68,21 +68,27 @@ def bubbles(run: Path, path: Path) -> Path:
     found = _read(file, advice)
     try:
         counts = found["counts"]
-        grid = np.array(list(counts.values()), np.float64)
-        clients, classes = grid.shape
+        _, _ = np.array(list(counts.values()), np.float64).shape
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise UserError(f"{file} is damaged: it has no counts by client and class; {advice}.") from error
-    figure, axes = _figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
+    return draw_bubbles(counts, path)
+
+
+def draw_bubbles(counts: Mapping[str, Sequence[int]], path: Path, title: str = "samples of each class") -> Path:
+    """A circle for each class of each client, its area by the samples."""
+    grid = np.array(list(counts.values()), np.float64)
+    clients, classes = grid.shape
+    figure, axes = new_figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
     x, y = np.meshgrid(np.arange(clients), np.arange(classes), indexing="ij")
     axes.scatter(x.ravel(), y.ravel(), s=220 * grid.ravel() / grid.max(), alpha=0.7)
-    axes.set(xlabel="client", ylabel="class", title="samples of each class")
+    axes.set(xlabel="client", ylabel="class", title=plain(title))
     axes.set_yticks(range(0, classes, 1 + classes // 30))
     if clients <= _MOST_NAMES:
         names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in counts]
-        axes.set_xticks(range(clients), [_plain(name) for name in names], rotation=90, fontsize=7)
+        axes.set_xticks(range(clients), [plain(name) for name in names], rotation=90, fontsize=7)
     else:
         axes.set_xticks(range(0, clients, 1 + clients // 30))
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def gallery(run: Path, path: Path) -> Path | None:
@@ -137,24 +143,24 @@ def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path
     """Rows of pictures with labels beside them."""
     whole = np.concatenate(strips)
     height = len(strips) * min(0.6, max(0.28, len(strips[0]) / _DPI)) + 0.6
-    figure, axes = _figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
+    figure, axes = new_figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
     axes.imshow(whole, interpolation="nearest")
     axes.set_xticks([])
     middles = [(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))]
-    axes.set_yticks(middles, [_plain(label) for label in labels], fontsize=7)
+    axes.set_yticks(middles, [plain(label) for label in labels], fontsize=7)
     axes.tick_params(length=0)
-    axes.set_title(_plain(title), fontsize=9)
+    axes.set_title(plain(title), fontsize=9)
     for side in axes.spines.values():
         side.set_visible(False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name is no formula."""
     return name.replace("$", r"\$")
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
     from matplotlib.figure import Figure
 
@@ -163,7 +169,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save(figure: Any, path: Path) -> Path:
     with warnings.catch_warnings():  # a box for a letter the font lacks says enough
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
         figure.savefig(path)

@@ -1,6 +1,7 @@
 """One routine for every training in the package: a client's local epochs and the server's, with any loss."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 
 import torch
@@ -55,11 +56,11 @@ def fit(
         loss=loss,
         clip=clip,
     )
-    with key.fold("forward").seeded(engine.device):  # what the network itself draws
+    with closing(training), key.fold("forward").seeded(engine.device):  # what the network itself draws
         for epoch in range(epochs):
             training.epoch()
             engine.tick(epoch + 1, epochs)
-    return training.losses()
+        return training.losses()
 
 
 class Training:
@@ -110,6 +111,10 @@ class Training:
             total.zero_()
         for step in self._steps:
             step()
+
+    def close(self) -> None:
+        """Let go of what was recorded, and so of the device's memory: steps and training hold each other."""
+        self._steps.clear()
 
     def _deal(self) -> None:
         """Draw the orders and variations of the next epochs."""

@@ -1,0 +1,158 @@
+"""Measured figures beside the paper's, as Markdown: a row for each method or variant, from the figures of its runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from fedaf.federation.federation import worst_audit
+from fedaf.reporting.tables import rounds_to
+
+MIB = 1 << 20
+_AUDITED = ("psnr_mean", "psnr_max", "from_source", "held_out_psnr_mean", "held_out_psnr_max", "held_out_from_source")
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is compared: the figures of one run for each seed there is, and what the paper prints (mean, std)."""
+
+    label: str
+    runs: Sequence[Figures]
+    paper: tuple[float, float | None] | None = None
+    paper_by_domain: Mapping[str, float] | None = None
+
+
+def best(run: Figures, within: int | None = None) -> float:
+    """The best accuracy of a run, or of its first rounds."""
+    return float(max(run["curve"][:within]))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and, from two values on, their sample standard deviation."""
+    if not values:
+        return ""
+    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
+    """Best accuracy, its difference to the paper's, the last round's, upload, copy audit."""
+    lines = []
+    for row in rows:
+        values = [best(run, within) for run in row.runs]
+        last = [run["curve"][:within][-1] for run in row.runs]
+        upload = [run["upload_bytes_per_client_round"] / MIB for run in row.runs]
+        cells = [spread(values), _count(values), _difference(values, row.paper), spread(last)]
+        lines.append([row.label, _printed(row.paper), *cells, _mean(upload), audit(row.runs)])
+        if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
+            lines.append([f"{row.label}, clients' own models", "", spread(own), _count(own), "", "", "", ""])
+    headers = ["", "paper", "measured", "seeds", "difference", "last round", "upload, MiB", "copy audit"]
+    return markdown(headers, lines)
+
+
+def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
+    """Accuracy by domain, in the round with the best average; the paper's above, where it has any."""
+    columns = [*domains, "average"]
+    lines = []
+    for row in rows:
+        paper = row.paper_by_domain
+        if paper:
+            lines.append([f"{row.label}, paper", *(f"{paper[name]:.2f}" for name in columns), "", ""])
+        found = [{**run["best_accuracy_by_domain"], "average": run["best_accuracy"]} for run in row.runs]
+        values = {name: [run[name] for run in found] for name in columns}
+        measured = [spread(values[name]) for name in columns]
+        label = f"{row.label}, measured" if paper else row.label
+        lines.append([label, *measured, _count(found), audit(row.runs)])
+        if paper and found:
+            lines.append(
+                [f"{row.label}, difference", *(f"{fmean(values[n]) - paper[n]:+.2f}" for n in columns), "", ""]
+            )
+        if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
+            lines.append([f"{row.label}, clients' own models", *("" for _ in domains), spread(own), _count(own), ""])
+    return markdown(["", *columns, "seeds", "copy audit"], lines)
+
+
+def upload_table(rows: Sequence[Row]) -> str:
+    """MiB that a client uploads in a round."""
+    lines = []
+    for row in rows:
+        values = [run["upload_bytes_per_client_round"] / MIB for run in row.runs]
+        lines.append([row.label, _printed(row.paper), spread(values), _count(values), _difference(values, row.paper)])
+    return markdown(["", "paper", "measured", "seeds", "difference"], lines)
+
+
+def rounds_table(rows: Sequence[Row], target: float) -> str:
+    """Rounds until the mean curve of the seeds reaches an accuracy."""
+    lines = []
+    for row in rows:
+        reached = rounds_to(mean_curve(row.runs), target) if row.runs else ""
+        paper = "" if row.paper is None else f"{row.paper[0]:g}"
+        lines.append([row.label, paper, reached, _count(row.runs)])
+    return markdown(["", "paper", "measured", "seeds"], lines)
+
+
+def mean_curve(runs: Sequence[Figures]) -> list[float]:
+    """Accuracy by round, as the mean over runs."""
+    return [fmean(accuracies) for accuracies in zip(*(run["curve"] for run in runs), strict=True)]
+
+
+def mismatch(row: Row, measure: str, *, within: int | None = None, target: float = 0.0) -> str | None:
+    """How far what was measured is from the paper, where it is too far: an accuracy by more than twice the paper's
+    standard deviation (without one: by two points), an upload by more than a tenth, rounds to a target by any."""
+    if not row.runs:
+        return None
+    if measure == "domains":
+        average = (row.paper_by_domain or {}).get("average")
+        row = Row(row.label, row.runs, None if average is None else (average, None))
+    if row.paper is None:
+        return None
+    mean, std = row.paper
+    if measure == "rounds":
+        reached = rounds_to(mean_curve(row.runs), target)
+        return f"{reached}, not {mean:g} rounds to {target:g} %" if reached != f"{mean:g}" else None
+    if measure == "upload":
+        difference = fmean(run["upload_bytes_per_client_round"] / MIB for run in row.runs) - mean
+        return f"{difference:+.2f} MiB" if abs(difference) > mean / 10 else None
+    difference = fmean(best(run, within) for run in row.runs) - mean
+    return f"{difference:+.2f}" if abs(difference) > 2 * (1.0 if std is None else std) else None
+
+
+def audit(runs: Sequence[Figures]) -> str:
+    """The copy audit at its worst over runs, in short; nothing for methods that share no images."""
+    found = [{name: run["copy_audit"][name] for name in _AUDITED} for run in runs if run.get("copy_audit")]
+    worst = worst_audit(found)
+    if worst is None:
+        return ""
+    return (
+        f"{worst['psnr_mean']:.1f} / {worst['psnr_max']:.1f} dB, {100 * worst['from_source']:.0f} % "
+        f"({worst['held_out_psnr_mean']:.1f} / {worst['held_out_psnr_max']:.1f} dB, "
+        f"{100 * worst['held_out_from_source']:.0f} %)"
+    )
+
+
+def markdown(headers: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table; all but the first column to the right."""
+    rules = ["---", *("---:" for _ in headers[1:])]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in (headers, rules, *lines)
+    )
+
+
+def _printed(paper: tuple[float, float | None] | None) -> str:
+    if paper is None:
+        return ""
+    mean, std = paper
+    return f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
+
+
+def _difference(values: Sequence[float], paper: tuple[float, float | None] | None) -> str:
+    return f"{fmean(values) - paper[0]:+.2f}" if values and paper else ""
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{fmean(values):.2f}" if values else ""
+
+
+def _count(values: Sequence[Any]) -> str:
+    return str(len(values)) if values else ""
