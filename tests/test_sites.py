@@ -1,5 +1,6 @@
 """The sites of a federation over a network: what a server and a client make of the run's configuration."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def test_a_server_of_a_catalog_set_has_its_test_split():
         ({"name": "none"}, r"data.name is 'none', .* give data.shape .* and data.classes"),
         ({"name": "digits", "shape": [1, 8, 8]}, "data.shape is for data that are not of the catalog"),
         ({**OWN, "classes": ["cat", "cat"]}, "data.classes names a class twice"),
+        ({**OWN, "validation": 10}, "data.validation holds out images of the server, which has none here"),
     ],
 )
 def test_a_configuration_that_does_not_say_what_is_to_be_learned_is_refused(data, sentence):
@@ -137,6 +139,41 @@ def test_a_trial_client_has_its_part_of_the_runs_own_split(tmp_path):
         client_site(node("partition:0", tmp_path), text())
 
 
+def test_held_out_images_are_the_servers_test_set_and_no_trial_client_trains_on_them(tmp_path):
+    given = text({"name": "digits", "validation": 300}, partition={"alpha": 0.5, "clients": 2})
+    test = server_site(read_config(given)).test
+    assert test is not None
+    assert len(test) == 300
+    experiment = prepare(read_config(given))
+    assert torch.equal(test.images, experiment.dataset.test.images)
+    mine = client_site(node("partition:1", tmp_path), given).shard
+    assert torch.equal(mine.images, experiment.partition.shards(experiment.dataset)["client-1"].images)
+
+
+def test_the_engine_and_the_precision_of_the_run_hold_at_every_site(tmp_path):
+    exact = {"device": "cpu", "engine": "eager", "precision": "fp32"}
+    given = text({"name": "digits"}, run=exact, partition={"clients": 2, "alpha": 0.5})
+    for site in (server_site(read_config(given)), client_site(node("partition:0", tmp_path), given)):
+        assert (site.engine.name, site.engine.precision) == ("eager", "fp32")
+    for asked, words in (({"engine": "compiled"}, "engine 'compiled' needs"), ({"precision": "bf16"}, "'bf16' needs")):
+        given = text({"name": "digits"}, run={"device": "cpu", **asked})
+        with pytest.raises(UserError, match=words):
+            server_site(read_config(given))
+        with pytest.raises(UserError, match=words):
+            client_site(node("partition:0", tmp_path), given)
+
+
+def test_on_a_node_its_own_device_and_threads_win(tmp_path):
+    before = torch.get_num_threads()
+    given = text({"name": "digits"}, run={"device": "cuda:7", "engine": "compiled", "precision": "bf16", "threads": 2})
+    try:
+        site = client_site(node("partition:0", tmp_path, device="cpu", threads=1), given)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert (site.engine.device.type, site.engine.name, site.engine.precision) == ("cpu", "eager", "fp32")
+
+
 def test_a_nodes_process_compiles_only_where_it_is_told_to():
     config = read_config(text())
     assert type(assembly.engine_for(config, short_lived=True)) is EagerEngine
@@ -205,6 +242,24 @@ def connect():
         return LocalTransport(shards, EagerEngine(torch.device("cpu")))
 
     return connect
+
+
+def test_without_test_data_of_the_server_fedbn_is_judged_by_its_clients(tmp_path):
+    def connect(**terms: Any) -> LocalTransport:
+        shards = {}
+        for number, (name, count) in enumerate((("a", 4), ("b", 12))):
+            images = torch.from_numpy(pixels(12, 1, 8, 12, seed=number))
+            labels = torch.arange(12) % 3
+            shards[name] = Shard(images, labels, 3, Shard(images[:count], labels[:count], 3))
+        return LocalTransport(shards, EagerEngine(torch.device("cpu")))
+
+    play(text(method="fedbn"), str(tmp_path / "run"), connect)
+    for m in read_metrics(tmp_path / "run"):
+        assert m["personal_samples"] == {"a": 4, "b": 12}
+        own = m["personal_accuracy"]
+        assert m["accuracy"] == pytest.approx((4 * own["a"] + 12 * own["b"]) / 16)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["tested_on"] == "test data of the clients"
 
 
 def test_a_run_goes_on_where_it_was_stopped_and_says_when_it_is_finished(connect, tmp_path, caplog):

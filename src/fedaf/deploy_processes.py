@@ -58,7 +58,8 @@ def ending_orderly() -> Iterator[None]:
 
 
 class Processes:
-    """Programs that end with the block they were started in, whatever happens there."""
+    """Programs that end with the block they were started in, whatever happens there. Should this process be killed,
+    their standard input ends, which tells those of ``transports.flower.guard`` to end too."""
 
     def __init__(self, logs: Path, environment: dict[str, str]) -> None:
         logs.mkdir(exist_ok=True)
@@ -66,6 +67,7 @@ class Processes:
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._needed: set[str] = set()
         self._known: set[tuple[int, str]] = set()
+        self._input, self._held = os.pipe()  # nobody writes; that this end is held is the message
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +84,7 @@ class Processes:
             process = subprocess.Popen(
                 command,
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                stdin=self._input,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -113,11 +115,13 @@ class Processes:
         raise FedafError(f"{name} does not listen on port {port} after {seconds:g} s: {why(self.log(name))}.")
 
     def stop(self) -> None:
-        """End everything: politely, then by force. A second Ctrl-C in the meantime changes nothing."""
+        """End everything, once: politely, then by force. A second Ctrl-C in the meantime changes nothing."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDINGS}
         try:
             self._stop()
         finally:
+            os.close(self._input)
+            os.close(self._held)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -308,7 +308,7 @@ def figures_of(
         "method": config.method_name,
         "preset": config.preset,
         "dataset": config.data.name,
-        "tested_on": "test" if config.data.validation is None else f"{config.data.validation} held-out training images",
+        "tested_on": _tested_on(config),
         "partition": config.partition.kind,
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
@@ -321,6 +321,13 @@ def figures_of(
         "precision": engine.precision,
         "versions": {"fedaf": fedaf.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _tested_on(config: Config) -> str:
+    if config.data.name == NO_DATA:
+        return "test data of the clients"
+    held_out = config.data.validation
+    return "test" if held_out is None else f"{held_out} held-out training images"
 
 
 def device_name(device: torch.device) -> str:

@@ -18,6 +18,7 @@ from fedaf.federation.rounds import Terms
 from fedaf.federation.run_directory import CONFIG, RESULT, RunDirectory, read_metrics
 from fedaf.federation.transport import Transport
 from fedaf.protocol import Key, UserError
+from fedaf.reporting import tables
 from fedaf.sites import ServerSite, read_config, server_site
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class Log(Observer):
         log.info(
             "round %d: accuracy %s; beside work %s",
             metrics["round"],
-            "unknown, as no client has test data" if accuracy is None else f"{accuracy:.2f} %",
-            overhead_line(metrics.get("overhead") or {}),
+            "unknown, as no client has test data" if accuracy is None else tables.per_cent(accuracy),
+            tables.overhead(metrics.get("overhead", {})) or "nothing",
         )
 
 
@@ -97,16 +98,7 @@ def _finish(site: ServerSite, directory: RunDirectory) -> None:
     clients = {client for metrics in rounds for client in metrics["asked"]}
     figures = figures_of(site.config, site.engine, len(clients), rounds)
     directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
-    best = figures["best_accuracy"]
-    log.info("best accuracy %s", "unknown" if best is None else f"{best:.2f} %")
-    log.info("in the mean of all rounds, beside work: %s", overhead_line(figures["overhead_seconds"] or {}))
+    log.info("best accuracy %s", tables.per_cent(figures["best_accuracy"]))
+    if sentence := tables.overhead_sentence(figures):
+        log.info("%s", sentence)
     log.info("the run is in %s", directory.path)
-
-
-def overhead_line(by_phase: Mapping[str, Mapping[str, float]]) -> str:
-    """For each phase what it took beside work, and what of that was loading."""
-    lines = [
-        f"{phase} {o['all']:.1f} s (import {o['import']:.1f}, data {o['data']:.1f}, model {o['model']:.1f})"
-        for phase, o in by_phase.items()
-    ]
-    return ", ".join(lines) or "nothing"

@@ -113,6 +113,6 @@ class Terminal:
         if by_domain := tables.domains_table(results):
             self.console.print(by_domain)
         for result in results:
-            for sentence in (tables.personal_sentence(result), tables.audit_sentence(result)):
-                if sentence:
-                    print_line(self.console, sentence)
+            for sentence in (tables.personal_sentence, tables.audit_sentence, tables.overhead_sentence):
+                if said := sentence(result):
+                    print_line(self.console, said)

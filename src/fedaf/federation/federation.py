@@ -9,7 +9,7 @@ from typing import Any
 from fedaf.data.dataset import Split
 from fedaf.federation import checkpoint
 from fedaf.federation.checkpoint import Checkpoint
-from fedaf.federation.evaluation import Evaluate
+from fedaf.federation.evaluation import Evaluate, over_samples
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, Terms, play_round
 from fedaf.federation.run_directory import RunDirectory
@@ -96,8 +96,9 @@ class Federation:
     def _accuracy(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         """Of the global model; where the server has no test data what clients said stands in the server's log."""
         if self.test is None:
-            personal = server.log.get("personal_accuracy", {}).values()
-            return {"accuracy": sum(personal) / len(personal) if personal else None}
+            personal = server.log.get("personal_accuracy")
+            samples = server.log.get("personal_samples", dict.fromkeys(personal or {}, 1))
+            return {"accuracy": over_samples(personal, samples) if personal else None}
         started = time.perf_counter()
         model = self.method.build_model(server.key)
         model.load_state_dict(server.model)

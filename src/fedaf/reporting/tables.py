@@ -155,6 +155,20 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
     return table
 
 
+def overhead(by_phase: Mapping[str, Mapping[str, float]]) -> str:
+    """For each phase over a network what it took beside work, and what of that was loading."""
+    return ", ".join(
+        f"{phase} {o['all']:.1f} s (import {o['import']:.1f}, data {o['data']:.1f}, model {o['model']:.1f})"
+        for phase, o in by_phase.items()
+    )
+
+
+def overhead_sentence(result: Mapping[str, Any]) -> str | None:
+    """What a network cost in time, for runs over one."""
+    spent = result.get("overhead_seconds")
+    return f"Beside work, a phase took in the mean: {overhead(spent)}." if spent else None
+
+
 def audit_sentence(result: Mapping[str, Any]) -> str | None:
     """The copy audit in words, for methods that share images."""
     audit = result.get("copy_audit")

@@ -3,14 +3,18 @@
 A SuperLink serves its sites and its operator on one port, and asks the operator for no password: whoever reaches the
 port may register a key of their own, or start any app. And a SuperNode runs whatever app the link sends, so that a
 site's policy, which our app keeps, binds nobody who may send another. Here a link obeys operators on its own machine
-only, and a node runs the app of its own installation and no other.
+only, and a node runs the app of its own installation and no other. Both end when their standard input does, so that
+they never outlive whoever started them, not even one that was killed.
 
     python -m fedaf.transports.flower.guard superlink ARGUMENTS
     python -m fedaf.transports.flower.guard supernode ARGUMENTS
 """
 
 import io
+import os
+import signal
 import sys
+import threading
 import zipfile
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -80,6 +84,17 @@ def supernode() -> None:
     flower_supernode()
 
 
+def end_with_input() -> None:
+    """From now on, be told to end (SIGTERM) when standard input has no other end any more."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def is_ours(bundle: bytes) -> bool:
     """Whether an app as Flower bundles it holds the files of the installed one, and nothing else. Files are compared,
     as the bytes of an archive differ between machines that compress differently."""
@@ -104,4 +119,5 @@ def _must_have(module: Any, *names: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_input()
     {"superlink": superlink, "supernode": supernode}[sys.argv.pop(1)]()
