@@ -6,8 +6,6 @@ from fedaf.methods.averaging import MOST_SAMPLES
 from fedaf.protocol import Client, Engine, Method, Number, Outcome, Payload, Phase, Schema, ServerState
 from fedaf.training.evaluate import predict
 
-_TOLD = ("accuracy", "samples")
-
 
 class Evaluate(Phase):
     """Down: the model. Up: its accuracy on the client's own test data, and how many these are; clients that have none
@@ -34,16 +32,19 @@ class Evaluate(Phase):
         return Outcome(Payload(scalars={"accuracy": 100 * int(right.sum()) / len(test), "samples": len(test)}))
 
     def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        with_data = {client: reply.scalars for client, reply in replies.items() if reply.scalars["samples"]}
-        if not with_data:
-            return server
-        accuracy, samples = ({client: float(told[name]) for client, told in with_data.items()} for name in _TOLD)
-        return server.with_log(accuracy=over_samples(accuracy, samples), accuracy_by_client=accuracy)
+        told = {client: reply.scalars for client, reply in replies.items() if reply.scalars["samples"]}
+        accuracy, samples = (
+            {client: float(by[name]) for client, by in told.items()} for name in ("accuracy", "samples")
+        )
+        mean = over_samples(accuracy, samples)
+        return server if mean is None else server.with_log(accuracy=mean, accuracy_by_client=accuracy)
 
 
-def over_samples(accuracy: Mapping[str, float], samples: Mapping[str, float]) -> float:
-    """The mean over all test samples, whoever holds them; ``samples`` says how many each client has."""
-    return sum(accuracy[client] * count for client, count in samples.items()) / sum(samples.values())
+def over_samples(accuracy: Mapping[str, float], samples: Mapping[str, float]) -> float | None:
+    """The mean over all test samples, whoever holds them; ``samples`` says how many each client has. Without any there
+    is none."""
+    total = sum(samples.values())
+    return sum(accuracy[client] * count for client, count in samples.items()) / total if total else None
 
 
 def phase_named(method: Method, name: str) -> Phase:

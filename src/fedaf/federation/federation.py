@@ -96,9 +96,9 @@ class Federation:
     def _accuracy(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         """Of the global model; where the server has no test data what clients said stands in the server's log."""
         if self.test is None:
-            personal = server.log.get("personal_accuracy")
-            samples = server.log.get("personal_samples", dict.fromkeys(personal or {}, 1))
-            return {"accuracy": over_samples(personal, samples) if personal else None}
+            personal = server.log.get("personal_accuracy", {})
+            samples = server.log.get("personal_samples", dict.fromkeys(personal, 1))
+            return {"accuracy": over_samples(personal, samples)}
         started = time.perf_counter()
         model = self.method.build_model(server.key)
         model.load_state_dict(server.model)

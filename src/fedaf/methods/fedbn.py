@@ -72,7 +72,7 @@ class Evaluate(Phase):
         return Fit(self.method).ask(server, client_id)
 
     def schema(self, ask: Payload) -> Schema:
-        scalars = {"accuracy": Number(float, 0, 100), "samples": Number(int, 1, MOST_SAMPLES)}
+        scalars = {"accuracy": Number(float, 0, 100), "samples": Number(int, 0, MOST_SAMPLES)}
         return Schema(like(self.method.own), scalars)
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
