@@ -165,6 +165,14 @@ def test_a_client_id_in_use_is_refused_but_a_node_that_came_back_takes_its_place
     assert transport._registry.node_of("client-1") == 21
 
 
+@pytest.mark.parametrize("name", ["", "../a", "a\0b", "a\x1b[2J", "a" * 65])
+def test_a_name_that_could_not_be_a_file_is_refused_by_the_server(name, tmp_path, caplog):
+    grid = grid_of(tmp_path)
+    grid.spoil = lambda message, found: to_records(client=name) if message.metadata.dst_node_id == 11 else found
+    assert over(grid, min_clients=1).clients() == ["client-0"]
+    assert f"node 11 does not take part: its client-id is {name!r:.80}" in caplog.text
+
+
 def test_a_node_that_leaves_before_it_said_who_it_is_is_no_trouble(tmp_path):
     grid = grid_of(tmp_path)
     pull, grid.spoil = grid.pull_messages, lambda message, found: Error(5, "node is gone")

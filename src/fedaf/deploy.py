@@ -21,7 +21,7 @@ from fedaf.transports.flower import app_directory
 
 LOGS, RUN = "logs", "run"
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS, _SERVICE_POLL_SECONDS = 0.5, 2.0
 _COMMAND_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _ROUND = re.compile(r"fedaf: round (\d+)")
@@ -72,7 +72,7 @@ def serve(machine: Link | Site, *, show: Callable[[str], object] | None = None) 
                 if show is not None and (text := log.read()):
                     show(text)
                 processes.watch()
-                time.sleep(_POLL_SECONDS)
+                time.sleep(_SERVICE_POLL_SECONDS)
 
 
 def submit(link: Link, config: Config, out: Path) -> int:

@@ -31,7 +31,9 @@ class Loopback:
         self._environment = self._prepare()
 
     def start_link(self) -> None:
-        self._start("link", "flower-superlink", "--insecure", *listening(self._port))
+        """With what it remembers of an earlier one."""
+        database = ("--database", str(self.folder / "link.db"))
+        self._start("link", "flower-superlink", "--insecure", *listening(self._port), *database)
         self.until(lambda: answers(self._port), "the link listens")
 
     def start_node(self, name: str, **config: str | int) -> None:

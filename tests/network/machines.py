@@ -59,6 +59,10 @@ class Machines:
     def processes(self) -> dict[int, str]:
         return ours(str(self.folder))
 
+    def works(self) -> bool:
+        """Whether a client is at work."""
+        return any("flwr-clientapp" in command for command in self.processes().values())
+
     def logs(self) -> str:
         return "\n".join(f"--- {log}\n{log.read_text(errors='replace')[-4000:]}" for log in self.folder.rglob("*.log"))
 

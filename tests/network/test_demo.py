@@ -33,10 +33,7 @@ def test_the_demo_runs_prints_its_table_and_leaves_what_was_asked_for(tmp_path):
 def test_ctrl_c_ends_everything_the_demo_started(tmp_path):
     with machines(tmp_path) as here:
         program = here.start(f"fedaf deploy demo {SMALL}")
-        working = "flwr-clientapp"
-        here.until(
-            lambda: any(working in command for command in here.processes().values()), seconds=120, what="a client works"
-        )
+        here.until(here.works, seconds=120, what="a client works")
         began = time.monotonic()
         program.send_signal(signal.SIGINT)
         code, _, err = end_of(program, seconds=30)
@@ -44,6 +41,15 @@ def test_ctrl_c_ends_everything_the_demo_started(tmp_path):
         assert time.monotonic() - began < 20
         assert not here.processes()
     assert not list(tmp_path.glob("fedaf-demo-*"))
+
+
+def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
+    with machines(tmp_path) as here:
+        program = here.start(f"fedaf deploy demo {SMALL}")
+        here.until(here.works, seconds=120, what="a client works")
+        program.kill()
+        program.communicate()
+        here.until(lambda: not here.processes(), seconds=30, what="the end of all that it started")
 
 
 def test_a_run_that_fails_is_told_with_its_reason_and_does_not_end_with_0(tmp_path):

@@ -65,7 +65,7 @@ class Federation:
                     evaluation=evaluation,
                 )
             except BelowQuorum as error:
-                kept = f"the checkpoint of round {server.round} is kept: --resume {self.directory.path} goes on from it"
+                kept = f"what there was after round {server.round} is in {self.directory.path}, and can be resumed"
                 raise BelowQuorum(f"{error}; {kept}.") from error
             accepted |= dict.fromkeys(report.accepted, server.round)
             metrics = self._metrics(server, report)

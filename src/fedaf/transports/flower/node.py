@@ -24,6 +24,11 @@ _NEEDED = ("client-id", "data", "state-dir")
 _KINDS = ("npz", "folder", "partition")
 
 
+def is_client_id(given: str) -> bool:
+    """Whether this can be the name of a client: it becomes that of files on both sides, and stands in logs."""
+    return re.fullmatch(r"[\w-][\w.-]{0,63}", given) is not None
+
+
 @dataclass(frozen=True)
 class Node:
     """``data`` is ``npz:FILE``, ``folder:DIR`` or, for trials, ``partition:N``: the N-th client of the run's own split.
@@ -52,7 +57,7 @@ class Node:
             if type(value) is not kind and not (key == "client-id" and type(value) is int):
                 raise UserError(f"{key} is {value!r} in the node config, but must be a {_word(kind)}.")
         values = {key: _KEYS[key](value) for key, value in given.items()}
-        if not re.fullmatch(r"[\w-][\w.-]{0,63}", values["client-id"]):
+        if not is_client_id(values["client-id"]):
             raise UserError(
                 f"client-id is {values['client-id']!r:.80}; allowed are letters, digits, '.', '_' and '-', at most 64."
             )

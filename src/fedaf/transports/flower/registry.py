@@ -8,6 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedaf.errors import Refused
+from fedaf.transports.flower.node import is_client_id
 from fedaf.transports.flower.wire import HELLO, from_records, to_records
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Registry:
             facts, _ = from_records(reply.content, sender=f"node {node}")
             if "failure" in facts:
                 raise Refused(str(facts["failure"])[:300])
-            client, identity = str(facts.get("client", ""))[:64], str(facts.get("identity", ""))[:64]
+            client, identity = str(facts.get("client", "")), str(facts.get("identity", ""))[:64]
             self._admit(client, _Place(node, identity), online)
         except Refused as refusal:
             log.warning("node %d does not take part: %s", node, refusal)
@@ -82,8 +83,8 @@ class Registry:
 
     def _admit(self, client: str, place: _Place, online: set[int]) -> None:
         """A node that came back takes its place, even while its former self seems to be there still."""
-        if not client or "/" in client:
-            raise Refused("it has no client-id")
+        if not is_client_id(client):
+            raise Refused(f"its client-id is {client!r:.80}")
         before = self._places.get(client)
         if before and before.node in online and before.identity != place.identity:
             raise Refused(f"the client-id {client!r} is in use at node {before.node}; give it one of its own")
