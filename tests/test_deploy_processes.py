@@ -106,6 +106,28 @@ def test_a_program_that_may_end_is_not_missed(tmp_path):
             processes.watch()
 
 
+@pytest.mark.parametrize(("deaf", "number"), [(False, signal.SIGTERM), (True, signal.SIGKILL)])
+def test_a_guarded_program_ends_with_its_input_whether_it_listens_or_not(deaf, number):
+    ignoring = "signal.signal(signal.SIGTERM, signal.SIG_IGN); guard._GRACE_SECONDS = 0.2"
+    code = f"""
+import signal, time
+from fedaf.transports.flower import guard
+{ignoring if deaf else ""}
+guard.end_with_input()
+print("ready", flush=True)
+time.sleep(60)
+"""
+    program = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        assert program.poll() is None
+        assert program.stdin is not None
+        program.stdin.close()
+        assert program.wait(timeout=20) == -number
+
+
 def test_a_request_to_end_unwinds_unless_it_was_to_be_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -102,11 +102,6 @@ class Loopback:
         self.programs[name].kill()
         self.programs[name].wait()
 
-    def stop(self, name: str) -> None:
-        """SIGTERM one program."""
-        self.programs[name].terminate()
-        self.programs[name].wait(timeout=_PATIENCE)
-
     def kill_server_app(self) -> None:
         for process in self.processes("flwr-serverapp"):
             os.kill(process, signal.SIGKILL)
@@ -143,7 +138,7 @@ class Loopback:
         assert not left, f"these processes were left behind: {left}"
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
-        with open(self.folder / f"{name}.log", "ab") as log:
+        with open(self.folder / f"{name}.log", "ab") as log, heeding_ctrl_c():
             self.programs[name] = subprocess.Popen(
                 [BIN / program, *arguments],
                 env=self._environment,
@@ -187,6 +182,16 @@ def loopback(folder: Path, nodes: Mapping[str, Mapping[str, str | int]]) -> Iter
             network.start_node(name, **config)
         yield network
     assert not network.watched("connected")
+
+
+@contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """Tests that run in the background of a shell have been told to ignore it, and so would all they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def ours(mark: str, word: str = "") -> dict[int, str]:

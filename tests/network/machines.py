@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commandline import COLOURS
-from loopback import BIN, HERE, MARK, SOURCE, ours
+from loopback import BIN, HERE, MARK, SOURCE, heeding_ctrl_c, ours
 
 
 class Machines:
@@ -80,16 +80,6 @@ class Machines:
         lines = (self.folder / "watch").read_text().splitlines()
         assert [line for line in lines if line.startswith("watched")]
         assert not [line for line in lines if line.startswith("connected")]
-
-
-@contextmanager
-def heeding_ctrl_c() -> Iterator[None]:
-    """Tests that run in the background of a shell have been told to ignore it, and so would all they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def end_of(program: subprocess.Popen[str], *, seconds: float) -> tuple[int, str, str]:

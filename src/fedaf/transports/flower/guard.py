@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -28,6 +29,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _FOR_SITES = "/v1/fleet/"
 _LOOPBACK = ("127.0.0.1", "::1")
+_GRACE_SECONDS = 6.0
 
 
 class OperatorsAreLocal:
@@ -85,12 +87,16 @@ def supernode() -> None:
 
 
 def end_with_input() -> None:
-    """From now on, be told to end (SIGTERM) when standard input has no other end any more."""
+    """From now on, end when standard input has no other end any more: by request, and if that takes long, by force.
+    What this process has started notices that and ends too: Flower's programs then send themselves SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in its background
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
 
