@@ -31,7 +31,7 @@ def made(call, tmp_path):
 def test_each_machine_gets_what_it_needs_and_no_secret_of_another(made):
     found = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
     site = {"README.md", "ca.crt", "config.toml", "node.key", "node.pub", "node.toml", "policy.toml"}
-    server = {"ca.crt", "config.toml", "env.sh", "link.toml", "server.crt", "server.key"}
+    server = {"app/pyproject.toml", "ca.crt", "config.toml", "env.sh", "link.toml", "server.crt", "server.key"}
     assert found == {
         "README.md",
         *("authority/ca.crt", "authority/ca.key"),
@@ -189,6 +189,14 @@ def test_a_run_without_a_link_is_one_sentence(call, made):
     code, _, err = call("deploy", "run", made / "server")
     assert (code, err.count("\n")) == (1, 1)
     assert "is the link running?" in err
+
+
+def test_an_app_of_another_version_is_one_sentence_as_nodes_would_refuse_it(call, made):
+    Link.read(made / "server").home.mkdir()
+    app = made / "server" / "app" / "pyproject.toml"
+    app.write_text(app.read_text().replace("0.1.0", "0.0.9"))
+    code, _, err = call("deploy", "run", made / "server")
+    assert_one_sentence(code, err, ["server/app is not the app of fedaf", "in its place"])
 
 
 def test_a_port_in_use_is_one_sentence(call, made):

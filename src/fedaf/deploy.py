@@ -17,7 +17,6 @@ from fedaf.errors import FedafError, UserError
 from fedaf.experiment import phases_of
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RESULT, RunDirectory, read_metrics
-from fedaf.transports.flower import app_directory
 
 LOGS, RUN = "logs", "run"
 
@@ -84,7 +83,7 @@ def submit(link: Link, config: Config, out: Path) -> int:
         raise UserError(f"no link was ever started in {link.folder}; start one with fedaf deploy link.")
     given = link.home / "run-config.toml"
     given.write_text(toml_lines({"config": config.to_toml(), "out": str(out.absolute())}))
-    return int(flwr(link, "run", str(app_directory()), CONNECTION, "--run-config", str(given))["run-id"])
+    return int(flwr(link, "run", str(link.app), CONNECTION, "--run-config", str(given))["run-id"])
 
 
 def follow(link: Link, run: int, config: Config, out: Path, observer: Observer, processes: Processes) -> None:

@@ -22,12 +22,12 @@ from fedaf.deploy_credentials import (
     make_server_certificate,
     private_directory,
 )
-from fedaf.deploy_machines import FLOWER_HOME, LINK_FILE, NODE_FILE, toml_lines
+from fedaf.deploy_machines import APP, FLOWER_HOME, LINK_FILE, NODE_FILE, toml_lines
 from fedaf.deploy_page import deployment_page, site_page
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG
 from fedaf.protocol import Policy
-from fedaf.transports.flower import OFFLINE
+from fedaf.transports.flower import OFFLINE, app_directory
 
 SERVER, SITES, AUTHORITY, KEYS = "server", "sites", "authority", "keys"
 
@@ -124,6 +124,7 @@ def _make_certificates(folder: Path, server: str) -> datetime:
 def _write_server(folder: Path, config: Config, *, host: str, port: int) -> None:
     private_directory(folder)
     (folder / KEYS).mkdir()
+    shutil.copytree(app_directory(), folder / APP)
     (folder / LINK_FILE).write_text(toml_lines({"host": host, "port": port}))
     (folder / CONFIG).write_text(config.to_toml())
     exports = {**OFFLINE, "FLWR_HOME": f"$PWD/{FLOWER_HOME}"}

@@ -9,14 +9,16 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+import fedaf
 from fedaf import config as configuration
 from fedaf.deploy_credentials import CA_CERTIFICATE, NODE_KEY, SERVER_CERTIFICATE, SERVER_KEY
 from fedaf.deploy_processes import environment, free_ports, refuse_taken
 from fedaf.errors import UserError
+from fedaf.transports.flower import app_directory
 from fedaf.transports.flower.node import Node
 
 LINK_FILE, NODE_FILE, CONNECTION = "link.toml", "node.toml", "link"
-FLOWER_HOME = "flower"
+FLOWER_HOME, APP = "flower", "app"
 
 _GUARD = ("-m", "fedaf.transports.flower.guard")
 _Settings = TypeVar("_Settings", bound=BaseModel)
@@ -64,6 +66,15 @@ class Link:
     def environment(self) -> dict[str, str]:
         """Of the link and of every ``flwr`` command to it."""
         return environment(self.home)
+
+    @property
+    def app(self) -> Path:
+        """The Flower app that a run hands to the nodes: that of this installation, or nodes refuse it."""
+        app = self.folder / APP
+        here, own = (folder / "pyproject.toml" for folder in (app, app_directory()))
+        if not here.is_file() or here.read_bytes() != own.read_bytes():
+            raise UserError(f"{app} is not the app of fedaf {fedaf.__version__}; put {app_directory()} in its place.")
+        return app
 
     def prepare(self) -> list[str]:
         """Check everything, say to ``flwr`` where the link is, and return the command that starts it."""

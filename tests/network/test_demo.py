@@ -50,12 +50,3 @@ def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
         program.kill()
         program.communicate()
         here.until(lambda: not here.processes(), seconds=30, what="the end of all that it started")
-
-
-def test_a_run_that_fails_is_told_with_its_reason_and_does_not_end_with_0(tmp_path):
-    with machines(tmp_path) as here:
-        hasty = "--set method.local_steps=2"  # fewer than a policy wants
-        code, out, err = here.do(f"fedaf deploy demo {SMALL} {hasty} -q", seconds=200)
-        assert code == 1, out + here.logs()
-    assert err.count("\n") == 1, err
-    assert "min_local_steps 10" in err

@@ -33,8 +33,10 @@ SITES = ("hospital", "careful", "museum")
 
 @dataclass(frozen=True)
 class Played:
-    """What is left of the run: what was shown, its rounds, and what Flower counted."""
+    """What is left of the run: what was shown, its rounds, and what Flower counted. The deployment is still there."""
 
+    here: Machines
+    server: Path
     shown: str
     rounds: list[dict[str, Any]]
     result: dict[str, Any]
@@ -60,6 +62,8 @@ def played(tmp_path_factory) -> Iterator[Played]:
         assert (run.returncode, err) == (0, ""), shown + here.logs()
         _, listed, _ = here.do(". ./env.sh; flwr list link --format json", server)
         yield Played(
+            here,
+            server,
             shown,
             [json.loads(line) for line in (server / "run" / "metrics.jsonl").read_text().splitlines()],
             json.loads((server / "run" / "result.json").read_text()),
@@ -118,6 +122,17 @@ def test_what_the_network_cost_is_shown_by_phase(played):
     assert "Beside work, a phase took in the mean: knowledge" in played.shown
     for m in played.rounds:
         assert set(m["overhead"]) == {"knowledge", "condense", "evaluate"}
+
+
+def test_a_run_that_fails_is_told_with_its_reason_and_does_not_end_with_0(played):
+    """Fewer steps than any of the policies wants."""
+    config = played.server / "config.toml"
+    config.write_text(config.read_text().replace("local_steps = 10", "local_steps = 2"))
+    code, _, err = played.here.do("fedaf deploy run -q --out failing", played.server, seconds=100)
+    assert code == 1
+    assert err.count("\n") == 1, err
+    assert "the run ended as finished:failed: round 1, phase knowledge: 0 of 3 clients answered" in err
+    assert "the policy wants min_local_steps 10" in err
 
 
 def photographs(path: Path, count: int) -> None:

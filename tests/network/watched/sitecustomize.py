@@ -1,8 +1,9 @@
 """Loaded by every Python process of a network test: whoever connects beyond this machine is noted, and so is everyone
-who was watched."""
+who was watched. And nodes look for messages more often than every 3 s, so that tests wait less."""
 
 import os
 import sys
+import time
 
 _FILE = os.environ.get("FEDAF_TEST_WATCH", "")
 
@@ -28,3 +29,6 @@ if _FILE:
     # Not sys.argv, which is not set yet.
     _note("watched " + " ".join(sys.orig_argv))
     sys.addaudithook(_watch)
+    if any("supernode" in word for word in sys.orig_argv):
+        _sleep = time.sleep
+        time.sleep = lambda seconds: _sleep(0.3 if seconds == 3 else seconds)
