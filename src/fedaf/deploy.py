@@ -35,7 +35,7 @@ def demo(
     directory."""
     init(folder, server="127.0.0.1", host="127.0.0.1", port=port, sites=sites, config=config)
     link, out = Link.read(folder / SERVER), folder / RUN
-    with Processes(folder / LOGS, link.environment | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}) as processes:
+    with Processes(folder / LOGS, link.environment | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}) as processes:
         say(f"starting a SuperLink on 127.0.0.1:{port}")
         processes.start("link", *link.prepare())
         processes.wait_until_listening("link", port, seconds=60)

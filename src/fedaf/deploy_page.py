@@ -85,7 +85,8 @@ of its own installation, whatever the server sends.
 ## 6. Run, on the server
 
 `config.toml` says what is run, and `app/` is what Flower hands to the nodes for it: a name only, as the code is what
-each has installed. The command follows the run and prints its table; it ends with 0 if, and only if, the run ended well.
+each has installed. The command follows the run and prints its table; it ends with 0 if, and only if, the run ended
+well.
 
 ```sh
 # server, in its folder, in another shell

@@ -20,14 +20,16 @@ from loopback import Loopback
 from small import OneByOne, Rounds, local
 
 
-def tables(method: str, *, rounds: int, deadline: float = 90.0, quorum: float = 1.0, **options: Any) -> dict[str, Any]:
-    """Three clients that share the digits."""
+def tables(
+    method: str, *, rounds: int, clients: int = 3, deadline: float = 90.0, quorum: float = 1.0, **options: Any
+) -> dict[str, Any]:
+    """Clients that share the digits."""
     return {
         "data": {"name": "digits"},
         "run": {"device": "cpu", "rounds": rounds, "threads": 1},
         "model": {"width": 16},
-        "partition": {"alpha": 0.5, "clients": 3},
-        "federation": {"quorum": quorum, "deadline": deadline, "min_clients": 3},
+        "partition": {"alpha": 0.5, "clients": clients},
+        "federation": {"quorum": quorum, "deadline": deadline, "min_clients": clients},
         "method": {"name": method, **options},
     }
 

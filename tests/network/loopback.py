@@ -123,7 +123,7 @@ class Loopback:
         for program in reversed(self.programs.values()):
             with suppress(ProcessLookupError):
                 program.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 40  # an app that lost its node tries for long to tell somebody
         for program in self.programs.values():
             with suppress(subprocess.TimeoutExpired):
                 program.wait(timeout=max(0.1, deadline - time.monotonic()))
@@ -167,7 +167,7 @@ class Loopback:
             "OMP_NUM_THREADS": "1",
             "FLWR_HOME": str(home),
             **OFFLINE,
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
         }
 
 

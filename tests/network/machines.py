@@ -25,7 +25,7 @@ class Machines:
             "PYTHONPATH": os.pathsep.join(map(str, (HERE / "watched", SOURCE))),
             "FEDAF_TEST_WATCH": str(folder / "watch"),
             MARK: str(folder),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
             "TMPDIR": str(folder),
         }
         self._started: list[subprocess.Popen[str]] = []

@@ -49,4 +49,4 @@ def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
         here.until(here.works, seconds=120, what="a client works")
         program.kill()
         program.communicate()
-        here.until(lambda: not here.processes(), seconds=30, what="the end of all that it started")
+        here.until(lambda: not here.processes(), seconds=90, what="the end of all that it started")

@@ -33,11 +33,13 @@ SITES = ("hospital", "careful", "museum")
 
 @dataclass(frozen=True)
 class Played:
-    """What is left of the run: what was shown, its rounds, and what Flower counted. The deployment is still there."""
+    """What is left of the run: what was shown, the server's log, its rounds, and what Flower counted. The deployment is
+    still there."""
 
     here: Machines
     server: Path
     shown: str
+    log: str
     rounds: list[dict[str, Any]]
     result: dict[str, Any]
     traffic: dict[str, int]
@@ -65,6 +67,7 @@ def played(tmp_path_factory) -> Iterator[Played]:
             here,
             server,
             shown,
+            (server / "logs" / "run.log").read_text(),
             [json.loads(line) for line in (server / "run" / "metrics.jsonl").read_text().splitlines()],
             json.loads((server / "run" / "result.json").read_text()),
             json.loads(listed)["runs"][0]["network-traffic"],
@@ -98,7 +101,8 @@ def test_a_server_that_asks_beyond_a_sites_policy_is_told_why(played):
     for number, m in enumerate(played.rounds, 1):
         assert list(m["failures"]) == ["careful"]
         assert "10 condensation steps are asked for, the policy wants min_local_steps 1000" in m["failures"]["careful"]
-        assert f"round {number}: careful is out (knowledge: 10 condensation steps are asked for" in played.shown
+        for told in (played.shown, played.log):
+            assert f"round {number}: careful is out (knowledge: 10 condensation steps are asked for" in told
 
 
 def test_accuracy_is_what_sites_measure_weighed_by_their_test_images(played):
@@ -119,7 +123,8 @@ def test_little_is_sent_beside_what_is_shared(played):
 
 
 def test_what_the_network_cost_is_shown_by_phase(played):
-    assert "Beside work, a phase took in the mean: knowledge" in played.shown
+    for told in (played.shown, played.log):
+        assert "Beside work, a phase took in the mean: knowledge" in told
     for m in played.rounds:
         assert set(m["overhead"]) == {"knowledge", "condense", "evaluate"}
 

@@ -31,4 +31,4 @@ if _FILE:
     sys.addaudithook(_watch)
     if any("supernode" in word for word in sys.orig_argv):
         _sleep = time.sleep
-        time.sleep = lambda seconds: _sleep(0.3 if seconds == 3 else seconds)
+        time.sleep = lambda seconds: _sleep(0.5 if seconds == 3 else seconds)
