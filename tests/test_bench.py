@@ -12,7 +12,7 @@ from fedaf import bench_reference as reference
 from fedaf import bench_timing
 from fedaf.bench import Benchmark, Figures, forward_flop
 from fedaf.bench_timing import MemoryMeter, Peaks, Timing, interleaved, measure_peaks
-from fedaf.condensation.augmentation import AUGMENTATIONS, augment, draws_of, variations
+from fedaf.condensation.augmentation import augment, draws_of, variations
 from fedaf.condensation.condenser import Job, Objective, condense
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended
@@ -122,7 +122,7 @@ def test_reference_and_ours_train_alike(monkeypatch):
 def test_the_variations_of_the_reference_are_as_strong_as_ours():
     left, right = torch.ones(3, 16, 8), -torch.ones(3, 16, 8)
     images = torch.cat([left, right], 2).expand(3000, -1, -1, -1)
-    names = tuple(AUGMENTATIONS)
+    names = reference.VARIATIONS
     with Key(0).seeded():
         ours = augment(images, names, variations(names, torch.rand(len(images), draws_of(names))))
         plain = reference.augment(images)

@@ -122,7 +122,9 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("name", "norm"), [("convnet", "batch"), ("convnet", "none"), ("resnet18", "batch")])
-def test_other_images_and_networks_have_the_same_gradients_too(shape, name, norm):
+def test_other_images_and_networks_have_the_same_gradients_too(shape, name, norm, monkeypatch):
+    # Sums in any order, as cuDNN has them by default, part at the kinks of a deep network's ReLUs within a few steps.
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     task = SHAPES[shape]
     model = model_of(task, name, norm=norm)
     fast, eager = (

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from fedaf.models.backbone import Backbone
 from fedaf.models.convnet import NORMS, ConvNet
+from fedaf.models.footprint import pass_bytes
 from fedaf.models.registry import build
 from fedaf.models.resnet import ResNet18
 from fedaf.models.weights import initialise
@@ -215,6 +216,12 @@ def test_activation_bytes_count_what_is_computed_outside_of_layers() -> None:
 def test_activation_bytes_are_never_less_than_two_images() -> None:
     assert Backbone(nn.Sequential(nn.Flatten(), nn.Linear(16, 1)), TASK, CPU).activation_bytes >= 4 * 2 * 16
     assert Backbone(nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(1, 1)), TASK, CPU).activation_bytes == 128
+
+
+def test_a_pass_without_gradient_holds_the_input_and_output_of_its_largest_layer() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    assert pass_bytes(model, torch.zeros(1, 1, 4, 4)) == 4 * (32 + 32)
+    assert pass_bytes(Functional(), torch.zeros(1, 1, 4, 4)) == 4 * (16 + 16)
 
 
 def test_batch_statistics_leave_dropout_off_and_other_norms_as_they_are() -> None:

@@ -261,6 +261,51 @@ def test_scale_stretches_by_at_most_a_fifth_around_the_centre() -> None:
     assert 1.1 < area.max() <= 1.2**2 * 1.02
 
 
+def test_rotation_turns_by_at_most_fifteen_degrees_around_the_centre() -> None:
+    images = torch.zeros(64, 1, 33, 33)
+    images[:, :, 4:8, 15:18] = 1  # above the centre
+    turned = augment(images, ("rotate",), Key(0).torch())
+    right, down = (centre_of_mass(turned) - 16).unbind(1)
+    torch.testing.assert_close((down.square() + right.square()).sqrt(), torch.full((64,), 10.5), rtol=0, atol=0.1)
+    angle = torch.rad2deg(torch.atan2(right, -down))
+    assert angle.abs().max() <= 15.1
+    assert angle.max() > 13
+    assert angle.min() < -13
+
+
+def test_a_turned_image_is_not_sheared_by_its_scale() -> None:
+    draws = torch.tensor([[1.0, 0.0, 1.0]])  # stretched to 1/1.2 across, 1.2 down, turned by 15 degrees
+    cross = torch.zeros(1, 1, 65, 65)
+    cross[:, :, 31:34, 12:53] = cross[:, :, 12:53, 31:34] = 1
+    names = ("scale", "rotate")
+    turned = augmentation.augment(cross, names, variations(names, draws))[0, 0]
+    y, x = (turned > 0.5).nonzero().double().sub(32).unbind(1)
+    inertia = torch.stack([torch.stack([(a * b).mean() for b in (x, y)]) for a in (x, y)])
+    _, axes = torch.linalg.eigh(inertia)
+    degrees = torch.rad2deg(torch.atan2(axes[1], axes[0]).remainder(torch.pi / 2))
+    assert torch.minimum((degrees - 15).abs(), (degrees - 75).abs()).max() < 1.5
+
+
+def test_saturation_moves_colours_away_from_grey_or_back_to_it() -> None:
+    images = pictures(64)
+    varied = augment(images, ("saturation",), Key(0).torch())
+    torch.testing.assert_close(varied.mean(1), images.mean(1), rtol=1e-4, atol=1e-5)
+    factors = varied.std(1).mean((1, 2)) / images.std(1).mean((1, 2))
+    assert 0 <= factors.min() < 0.1
+    assert 1.9 < factors.max() <= 2 + 1e-4
+
+
+def test_cutout_leaves_the_mean_colour_in_a_square_of_half_the_side() -> None:
+    images = pictures(64, size=32)
+    cut = augment(images, ("cutout",), Key(0).torch())
+    gone = (cut == 0).all(1)
+    assert torch.equal(torch.where(gone[:, None], images, cut), images)
+    rows, columns = gone.any(2).sum(1), gone.any(1).sum(1)
+    assert torch.equal(gone.sum((1, 2)), rows * columns)
+    assert rows.max() == columns.max() == 16
+    assert min(rows.min(), columns.min()) >= 8
+
+
 def test_what_moves_in_from_outside_is_the_mean_colour() -> None:
     shifted = augment(torch.ones(16, 1, 32, 32), ("shift",), Key(0).torch())
     assert shifted.min() == 0
@@ -344,6 +389,18 @@ def test_predictions_of_nothing_are_an_empty_table() -> None:
     assert predict(ByBrightness(), torch.empty(0, 1, 2, 2, dtype=torch.uint8), TASK, ENGINE).shape == (0, 3)
 
 
+def test_predictions_keep_to_the_memory_budget() -> None:
+    sizes: list[int] = []
+    model = linear_model()
+    model.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
+    images, _ = random_data(100)
+    predict(
+        model, images, TASK, EagerEngine(torch.device("cpu"), memory_budget=10 * 2 * 16)
+    )  # flattened: 16 in, 16 out
+    assert max(sizes) == 10
+    assert sum(sizes) == 100 + 1  # one more image tells how much memory it takes
+
+
 def test_dropout_follows_from_the_key_alone() -> None:
     images, labels = random_data(12)
 
@@ -367,7 +424,7 @@ def test_predictions_do_not_see_how_images_lie_in_memory() -> None:
     seen: list[bool] = []
     task = Task("tiny", 3, 2, 2, 12, mean=(0.5,) * 3, std=(0.25,) * 3)
     predict(Layout(), torch.zeros(5, 2, 2, 3, dtype=torch.uint8).permute(0, 3, 1, 2), task, ENGINE)
-    assert seen == [True]
+    assert all(seen)
 
 
 def test_a_training_that_is_closed_frees_its_memory_at_once() -> None:

@@ -22,6 +22,9 @@ from fedaf.protocol import Task
 #: One client's real images by class, normalised, on the device.
 Pools = Mapping[int, Tensor]
 
+#: What ``augment`` does, as ``fedaf.condensation.augmentation`` names it.
+VARIATIONS = ("flip", "shift", "scale", "brightness", "contrast")
+
 _TEST_BATCH = 1000
 
 
@@ -141,7 +144,7 @@ def train(
 
 
 def augment(images: Tensor) -> Tensor:
-    """The five variations of ``fedaf.condensation.augmentation`` with its strengths, one after the other."""
+    """Five variations of ``fedaf.condensation.augmentation`` with its strengths, one after the other."""
     count, channels, height, width = images.shape
     device = images.device
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedaf import bench_reference as reference
 from fedaf.bench_timing import Action
-from fedaf.condensation.augmentation import AUGMENTATIONS
 from fedaf.condensation.condenser import Condensation, Job, Objective, Room, condense
 from fedaf.condensation.resampling import Blended
 from fedaf.data.pixels import normalise
@@ -55,7 +54,7 @@ class Work:
     def __init__(self, engine: EagerEngine, scale: Scale) -> None:
         self.scale, self._engine, self._device = scale, engine, engine.device
         mean, std = (0.5,) * 3, (0.25,) * 3
-        self.task = Task("bench", 3, scale.side, scale.side, _CLASSES, mean, std, tuple(AUGMENTATIONS))
+        self.task = Task("bench", 3, scale.side, scale.side, _CLASSES, mean, std, reference.VARIATIONS)
         self.options = FedAFOptions(
             ipc=scale.ipc,
             real_batch=scale.real_batch,

@@ -15,7 +15,7 @@ from fedaf.presets import preset_values
 from fedaf.protocol import Options, Policy, UserError
 from fedaf.protocol.contract import OPTIONS
 
-Augmentation = Literal["flip", "shift", "scale", "brightness", "contrast"]
+Augmentation = Literal["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation", "cutout"]
 Settings = Mapping[str, Mapping[str, Any]]
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -6,7 +6,7 @@ through the network together; the result for each is that of condensing it alone
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import torch
@@ -138,8 +138,10 @@ class Condensation:
     def __init__(
         self, room: Room, objective: Objective, *, options: CondensationOptions, task: Task, engine: Engine
     ) -> None:
-        self.room, self._objective, self._options, self._task, self._engine = room, objective, options, task, engine
         self._batch_statistics = options.bn_mode == "batch"
+        if self._batch_statistics:  # BatchNorm divides by the spread of a few images, and so by its rounding
+            engine = engine.exact()
+        self.room, self._objective, self._options, self._task, self._engine = room, objective, options, task, engine
         device, pairs = engine.device, room.pairs
         self._pool = torch.zeros(room.images, *task.image_shape, dtype=torch.uint8, device=device)
         self._starts = torch.zeros(pairs, 1, dtype=torch.int64, device=device)
@@ -220,7 +222,7 @@ class Condensation:
     def _terms(self) -> Iterator["_Terms"]:
         """The losses of the pairs, in slices that fit the memory, each with a graph back to its images."""
         objective, ipc, batch = self._objective, self._options.ipc, self._options.real_batch
-        with self._arithmetic():
+        with self._engine.arithmetic():
             weights = objective.networks.weights()
         real_features, real_logits = self._real(weights)
         for part in self._parts:
@@ -244,20 +246,12 @@ class Condensation:
         if self._objective.match_logits:
             features, logits = zip(*(self._outputs(weights, batch) for batch in batches), strict=True)
             return _joined(features), _joined(logits)
-        with self._arithmetic():
+        with self._engine.arithmetic():
             backbone, mode = self._objective.backbone, self._batch_statistics
             return _joined([backbone.features(weights, batch, batch_statistics=mode) for batch in batches]), None
 
-    @contextmanager
-    def _arithmetic(self) -> Iterator[None]:
-        """The engine's, but not bf16 where BatchNorm divides by the spread of a few images, and so by its rounding."""
-        with self._engine.arithmetic():
-            exact = torch.autocast(self._engine.device.type, enabled=False)
-            with exact if self._batch_statistics else nullcontext():
-                yield
-
     def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
-        with self._arithmetic():
+        with self._engine.arithmetic():
             return self._objective.backbone(weights, images, batch_statistics=self._batch_statistics)
 
     def _slices(self, count: int, images: int) -> list[slice]:

@@ -46,6 +46,9 @@ class EagerEngine:
         with self._settings(), cast(self.precision):
             yield
 
+    def exact(self) -> Self:
+        return replace(self, precision="fp32")
+
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
         def step_in_our_settings() -> None:  # for backward passes too
             with self._settings():

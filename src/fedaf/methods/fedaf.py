@@ -5,7 +5,7 @@ the peers' mean logits as a guide (phase ``condense``); the server trains the mo
 to the clients' soft labels. Equations are named in ``fedaf.condensation``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -76,9 +76,16 @@ class Knowledge(Phase):
         )
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
+        return next(iter(self.work([ask], [client], engine)))
+
+    def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
+        model = self.method.build_model(Key(0))  # once: making a network takes longer than asking it
+        for ask, client in zip(asks, clients, strict=True):
+            model.load_state_dict(ask.tensors)
+            yield self._outcome(model, ask, client, engine)
+
+    def _outcome(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Outcome:
         method = self.method
-        model = method.build_model(client.key)
-        model.load_state_dict(ask.tensors)
         logits = predict(model, client.shard.images, method.task, engine)
         v, _ = mean_logits(logits, client.shard.labels.to(engine.device), method.task.num_classes)
         classes = method.condensed_classes(client.shard.counts)

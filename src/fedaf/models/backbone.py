@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaf.models.footprint import activation_bytes
 from fedaf.protocol import Task, Tensors, UserError
-
-_FEWEST_COPIES = 2  # of an image, that a network keeps: some arithmetic is done on it before the classifier
 
 
 class Backbone:
@@ -25,7 +24,7 @@ class Backbone:
         self._batch_norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
         self._tap = Tap(self.model, task, device, classifier)
         example = torch.zeros(1, *task.image_shape, device=device, requires_grad=True)
-        self.activation_bytes = _activation_bytes(self.model, example)
+        self.activation_bytes = activation_bytes(self.model, example)
 
     def features(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> Tensor:
         """Features [N, D] alone: the network is left where they are known."""
@@ -110,33 +109,3 @@ def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = 
 
 def _is_statistic(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
-
-
-def _activation_bytes(model: nn.Module, example: Tensor) -> int:
-    """Bytes that a backward pass must keep for one image: all layers' outputs, or what autograd saves where that is
-    more, as for a network that computes outside of layers."""
-    outputs = 0
-    saved = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}  # weights are not counted
-
-    def count(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        nonlocal outputs
-        if isinstance(output, Tensor):
-            outputs += _bytes(output)
-
-    def save(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved.setdefault(storage.data_ptr(), storage.nbytes())
-        return tensor
-
-    leaves = [m for m in model.modules() if not list(m.children())]
-    handles = [m.register_forward_hook(count) for m in leaves]
-    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-        kept = model(example)  # held until counted: memory given back would be counted once for several tensors
-    for handle in handles:
-        handle.remove()
-    del kept
-    return max(outputs, sum(saved.values()), _FEWEST_COPIES * _bytes(example))
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

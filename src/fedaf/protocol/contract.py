@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -120,6 +120,9 @@ class Engine(Protocol):
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """Inside, networks compute in the precision that the user chose."""
+
+    def exact(self) -> Self:
+        """This engine in float32, for work that cannot bear less."""
 
     def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
         """The same step, to be called many times; an engine may record what it does on the device and replay that. So

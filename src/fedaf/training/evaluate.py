@@ -8,21 +8,24 @@ from torch import Tensor, nn
 
 from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
+from fedaf.models.footprint import pass_bytes
 from fedaf.protocol import Engine, Task
 
-_BATCH = 1000
+_BATCH = 1000  # at most, however much memory there is
 
 
 @torch.no_grad()
 def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Tensor:
     """Logits [N, classes] of uint8 images, with the model in eval mode; the result stays on the device."""
     model.to(engine.device).eval()
-    parts = []
-    for part in images.split(_BATCH):
+    bytes_each = pass_bytes(model, torch.zeros(1, *task.image_shape, device=engine.device))
+    fit = next(engine.chunks(len(images), bytes_each), slice(0)).stop
+    parts: list[Tensor] = []
+    for part in images.split(max(1, min(_BATCH, fit))):
         part = part.contiguous()  # a view of a file has channels last, and a model may compute otherwise for it
         with engine.arithmetic():
             parts.append(model(normalise(part.to(engine.device), task.mean, task.std)).float())
-        engine.tick(len(parts) * _BATCH, len(images))
+        engine.tick(min(len(parts) * len(parts[0]), len(images)), len(images))
     return torch.cat(parts)
 
 

@@ -138,10 +138,17 @@ class Training:
             terms = self._loss(batch, self._labels[rows])
         gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = gradient if gradient is None else _laid_out_like(parameter, gradient)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
         for name, term in terms.items():
             self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
         self._position.add_(size)
+
+
+def _laid_out_like(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """SGD in one kernel wants both in one order; a sum of gradients may have the order of any of them."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)

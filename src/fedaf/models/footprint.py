@@ -1,0 +1,61 @@
+"""How much memory a network needs for one image, found by sending one through."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_FEWEST_COPIES = 2  # of an image, that a network keeps: some arithmetic is done on it before the classifier
+
+
+def activation_bytes(model: nn.Module, example: Tensor) -> int:
+    """Bytes that a backward pass must keep for one image: all layers' outputs, or what autograd saves where that is
+    more, as for a network that computes outside of layers."""
+    outputs: list[int] = []
+    saved = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}  # weights are not counted
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved.setdefault(storage.data_ptr(), storage.nbytes())
+        return tensor
+
+    saving = torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor)
+    with _each_layer(model, lambda _inputs, output: outputs.append(output)), saving:
+        kept = model(example)  # held until counted: memory given back would be counted once for several tensors
+    del kept
+    return max(sum(outputs), sum(saved.values()), _FEWEST_COPIES * _bytes(example))
+
+
+@torch.no_grad()
+def pass_bytes(model: nn.Module, example: Tensor) -> int:
+    """Bytes that a pass without gradient holds for one image: the largest layer's input and output."""
+    largest = _FEWEST_COPIES * _bytes(example)
+
+    def compare(inputs: int, output: int) -> None:
+        nonlocal largest
+        largest = max(largest, inputs + output)
+
+    with _each_layer(model, compare):
+        model(example)
+    return largest
+
+
+@contextmanager
+def _each_layer(model: nn.Module, count: Callable[[int, int], None]) -> Iterator[None]:
+    """Inside, ``count`` hears of the bytes that go into each layer and come out of it."""
+
+    def hook(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        count(sum(map(_bytes, inputs)), _bytes(output))
+
+    handles = [m.register_forward_hook(hook) for m in model.modules() if not list(m.children())]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _bytes(value: Any) -> int:
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
