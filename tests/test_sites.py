@@ -13,7 +13,7 @@ from datafiles import pixels, write_tree
 from fedaf import assembly
 from fedaf import config as configuration
 from fedaf.engine import EagerEngine
-from fedaf.experiment import prepare
+from fedaf.experiment import phases_of, prepare
 from fedaf.federation.client_state import ClientState
 from fedaf.federation.evaluation import Evaluate, phase_named
 from fedaf.federation.run_directory import read_metrics
@@ -207,6 +207,11 @@ def test_accuracy_at_the_clients_counts_every_test_sample_once():
     assert log["accuracy"] == pytest.approx(70)
     assert log["accuracy_by_client"] == {"a": 25.0, "b": 100.0}
     assert Evaluate(method).fold(server, {"c": replies["c"]}).log == {}
+
+
+@pytest.mark.parametrize(("data", "method", "phases"), [(OWN, "fedaf", 3), (OWN, "fedbn", 2), (None, "fedaf", 2)])
+def test_a_round_ends_with_an_evaluation_where_the_server_has_no_data_or_the_method_has_one(data, method, phases):
+    assert phases_of(read_config(text(data or {"name": "digits"}, method=method))) == phases
 
 
 def test_a_method_keeps_its_own_evaluation():

@@ -192,9 +192,9 @@ def disclosure(config: Config, counts: Sequence[int]) -> Disclosure | None:
 
 
 def phases_of(config: Config) -> int:
-    """How often a round of a configuration asks its clients."""
+    """How often a round of a configuration asks its clients; where the server has no data they evaluate, too."""
     method = _bare_method(config, 2)
-    return len(method.phases) + (method.evaluation is not None)
+    return len(method.phases) + (method.evaluation is not None or config.data.name == NO_DATA)
 
 
 def _bare_method(config: Config, classes: int) -> Method:
