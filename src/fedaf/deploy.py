@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaf.config import Config
+from fedaf.data.entries import NO_DATA
 from fedaf.deploy_init import KEYS, SERVER, SITES, init
 from fedaf.deploy_machines import CONNECTION, Link, Site, toml_lines
 from fedaf.deploy_processes import Processes, last_words
@@ -90,7 +91,7 @@ def follow(link: Link, run: int, config: Config, out: Path, observer: Observer, 
     """Tell an observer of a run until it ends; raise ``FedafError`` unless it ended well."""
     news = News(out, processes.log("run"), observer)
     observer.started(
-        title=f"{config.method_name} on {config.data.name}",
+        title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
         rounds=config.run.rounds,
         first_round=news.rounds + 1,
         phases=phases_of(config),

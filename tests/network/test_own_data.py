@@ -97,6 +97,11 @@ def test_a_site_that_came_late_takes_part_in_the_next_round(played):
     assert [m["asked"] for m in played.rounds] == [["careful", "hospital"], ["careful", "hospital", "museum"]]
 
 
+def test_progress_and_table_say_whose_data_it_was(played):
+    assert "fedaf on own data on the network: rounds 1 to 2" in played.shown
+    assert "own data, 3 clients, 2 rounds, seed 0" in played.shown
+
+
 def test_a_server_that_asks_beyond_a_sites_policy_is_told_why(played):
     for number, m in enumerate(played.rounds, 1):
         assert list(m["failures"]) == ["careful"]
