@@ -3,15 +3,27 @@
 import json
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from machines import end_of, machines
+from machines import Machines, end_of, machines
 
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
 pytestmark = [pytest.mark.network, pytest.mark.timeout(290)]
 
 SMALL = "--clients 2 --rounds 2 --set model.width=16 --set method.local_steps=10 --set method.server_epochs=4"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def killed(tmp_path_factory) -> Iterator[Machines]:
+    """A demo that was killed in the middle, and has the time of other tests for its programs to notice."""
+    with machines(tmp_path_factory.mktemp("killed")) as here:
+        program = here.start(f"fedaf deploy demo {SMALL}")
+        here.until(here.works, seconds=120, what="a client works")
+        program.kill()
+        program.communicate()
+        yield here
 
 
 def test_the_demo_runs_prints_its_table_and_leaves_what_was_asked_for(tmp_path):
@@ -43,10 +55,5 @@ def test_ctrl_c_ends_everything_the_demo_started(tmp_path):
     assert not list(tmp_path.glob("fedaf-demo-*"))
 
 
-def test_nothing_outlives_a_demo_that_is_killed(tmp_path):
-    with machines(tmp_path) as here:
-        program = here.start(f"fedaf deploy demo {SMALL}")
-        here.until(here.works, seconds=120, what="a client works")
-        program.kill()
-        program.communicate()
-        here.until(lambda: not here.processes(), seconds=90, what="the end of all that it started")
+def test_nothing_outlives_a_demo_that_was_killed(killed):
+    killed.until(lambda: not killed.processes(), seconds=90, what="the end of all that it started")
