@@ -102,10 +102,11 @@ class Loopback:
         self.programs[name].kill()
         self.programs[name].wait()
 
-    def kill_server_app(self) -> None:
-        for process in self.processes("flwr-serverapp"):
+    def kill_apps(self, program: str) -> None:
+        """SIGKILL all processes of ``flwr-serverapp`` or ``flwr-clientapp``."""
+        for process in self.processes(program):
             os.kill(process, signal.SIGKILL)
-        self.until(lambda: not self.processes("flwr-serverapp"), "the end of the ServerApp")
+        self.until(lambda: not self.processes(program), f"the end of {program}")
 
     def processes(self, word: str) -> list[int]:
         """Processes of this network that have this word in their command line."""

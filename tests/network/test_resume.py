@@ -31,11 +31,12 @@ def test_a_server_killed_between_and_within_rounds_ends_as_if_undisturbed_and_so
         network.start_link()  # nodes come back by themselves
         network.finish(toml(given), out)
         assert_as_in_one_process(given, out, network)
+        network.kill_apps("flwr-clientapp")  # one that was sent half a message waits for the rest, whatever happens
 
 
 def kill_server(network: Loopback, run: str) -> None:
     """SIGKILL; then its run is given up, which Flower would do too, a minute later."""
-    network.kill_server_app()
+    network.kill_apps("flwr-serverapp")
     network.flwr("stop", run)
 
 
