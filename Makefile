@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-network network-methods network-deploy lint clean
 
 demo: $(VENV)/.installed
 	rm -rf runs/demo
@@ -13,6 +13,18 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/pytest
+
+# Federations over Flower on loopback: minutes, so apart from the rest, and in two halves at once, as they mostly wait.
+METHODS := $(addprefix tests/network/test_,resume.py same_numbers.py trouble.py)
+
+test-network: $(VENV)/.installed-dev
+	$(MAKE) --jobs 2 network-methods network-deploy
+
+network-methods:
+	$(BIN)/pytest -m network --durations 5 $(METHODS)
+
+network-deploy:
+	$(BIN)/pytest -m network --durations 5 tests/network $(addprefix --ignore=,$(METHODS))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -20,6 +20,9 @@ class FaultyTransport:
     def __init__(self, inner: Transport, fault: Fault) -> None:
         self._inner, self._fault = inner, fault
 
+    def clients(self) -> Sequence[str]:
+        return self._inner.clients()
+
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         deliveries = self._inner.deliver(phase, requests, listener)
         return {client: self._fault(client, requests[client], d) for client, d in deliveries.items()}
@@ -43,11 +46,14 @@ class Damage:
 
 class Wire:
     """Clients as over a network: each a cohort of its own that keeps its own state, every message as bytes, every
-    reply marked with the request it answers. ``clients`` is what would be on their disks."""
+    reply marked with the request it answers. ``inner`` is what would be on their disks."""
 
-    def __init__(self, clients: LocalTransport, damage: Damage | None = None) -> None:
-        self.clients, self._damage = clients, damage
+    def __init__(self, inner: LocalTransport, damage: Damage | None = None) -> None:
+        self.inner, self._damage = inner, damage
         self._held: dict[Tag, bytes | Failed] = {}
+
+    def clients(self) -> Sequence[str]:
+        return self.inner.clients()
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         arrived = dict(self._held)
@@ -55,7 +61,7 @@ class Wire:
             asked = Request.decode(request.encode())
             tag = (client, asked.round, asked.phase)
             damage = self._damage if self._damage and self._damage.at == tag else Damage(tag)
-            delivery = self.clients.deliver(phase, {client: asked}, listener)[client]
+            delivery = self.inner.deliver(phase, {client: asked}, listener)[client]
             answer = damage.change(delivery.payload.encode()) if isinstance(delivery, Replied) else delivery
             if answer is not None and not isinstance(answer, Silent):
                 (self._held if damage.late else arrived)[tag] = answer
@@ -88,6 +94,9 @@ class Unreached:
     def __init__(self, inner: Transport, at: Tag) -> None:
         self._inner, self._at = inner, at
 
+    def clients(self) -> Sequence[str]:
+        return self._inner.clients()
+
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         sent = {client: r for client, r in requests.items() if (client, r.round, r.phase) != self._at}
         deliveries = self._inner.deliver(phase, sent, listener)
@@ -106,6 +115,9 @@ class Recording:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
         self.replies: dict[Tag, bytes] = {}
+
+    def clients(self) -> Sequence[str]:
+        return self._inner.clients()
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         deliveries = self._inner.deliver(phase, requests, listener)

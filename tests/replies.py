@@ -145,7 +145,12 @@ def good_fit(payload: Payload, model: Tensors = MODEL, losses: tuple[str, ...] =
 
 def good_evaluate(payload: Payload) -> bool:
     given = payload.scalars
-    return good_model(payload.tensors, BATCH_NORM) and set(given) == {"accuracy"} and a_float(given["accuracy"], 0, 100)
+    return (
+        good_model(payload.tensors, BATCH_NORM)
+        and set(given) == {"accuracy", "samples"}
+        and a_float(given["accuracy"], 0, 100)
+        and an_int(given["samples"], 0, 2**40)
+    )
 
 
 def good_count(payload: Payload) -> bool:
@@ -201,7 +206,7 @@ REPLIES = {
     "fedprox fit": a_fit(FEDPROX.phases[0], Payload(MODEL), MODEL, "ce", "prox"),
     "fedbn fit": a_fit(FEDBN.phases[0], Payload(REST), REST, "ce"),
     "fedbn evaluate": Replies(
-        FEDBN.evaluation, Payload(REST), good_evaluate, (Payload(BATCH_NORM, {"accuracy": 62.5}),)
+        FEDBN.evaluation, Payload(REST), good_evaluate, (Payload(BATCH_NORM, {"accuracy": 62.5, "samples": 8}),)
     ),
     "moon fit": a_fit(MOON_.phases[0], Payload(MODEL), MODEL, "ce", "con"),
     "feddyn count": Replies(FEDDYN.phases[0], Payload(), good_count, (Payload(scalars={"samples": 12}),)),

@@ -1,6 +1,6 @@
 """Small federations on digits: seconds, not minutes, yet with every part of a real one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,6 @@ def federation(
     return Federation(
         method=experiment.method,
         transport=transport or local(experiment),
-        clients=list(shards(experiment)),
         test=experiment.dataset.test,
         domains=experiment.dataset.domains,
         engine=experiment.engine,
@@ -111,6 +110,9 @@ class OneByOne:
 
     def __init__(self, inner: LocalTransport) -> None:
         self._inner = inner
+
+    def clients(self) -> Sequence[str]:
+        return self._inner.clients()
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         deliveries: dict[str, Delivery] = {}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedaf.errors import UserError
 from fedaf.reporting import figures
-from fedaf.reporting.progress import LiveProgress
+from fedaf.reporting.progress import LiveProgress, PlainProgress
 from fedaf.reporting.tables import domains_table, partition_table, results_table
 
 ODD = ["folder:a$_$b", "folder:a[/b]c", "folder:a[bold]c", "folder:日本"]
@@ -67,6 +67,22 @@ def test_the_live_display_shows_any_name_as_it_is():
     live.ended()
     assert "folder:a[/b]c" in out.getvalue()
     assert "client[/x]" in out.getvalue()
+
+
+def test_a_run_whose_accuracy_nobody_could_measure_is_shown_without_it(tmp_path):
+    nobody = {"curve": [None, None], "rounds": 2, "best_accuracy": None, "last_accuracy": None}
+    result = {**a_result(dataset="none", partition="auto"), **nobody}
+    table = shown(results_table([result]))
+    assert "own data, 2 clients, 2 rounds, seed 0" in table
+    assert table.count("unknown") == 2
+    assert figures.curves([result], tmp_path / "curves.png").is_file()
+    out = io.StringIO()
+    for progress in (PlainProgress, LiveProgress):
+        watching = progress(Console(file=out, force_terminal=True, width=200), verbose=True)
+        watching.started(title="t", rounds=2, first_round=1, phases=1, device="cpu")
+        watching.round_ended({"round": 1, "accuracy": None, "seconds": {"fit": 1.0}})
+        watching.ended()
+    assert out.getvalue().count("accuracy unknown") == 2
 
 
 def test_one_of_a_kind_is_singular():

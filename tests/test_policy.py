@@ -118,9 +118,9 @@ def test_images_are_counted_over_rounds_and_runs_whatever_became_of_the_replies(
         assert reopened.images_sent == sizes[name]
         admission = Admission(Policy(max_images=2 * sizes[name] - 1), rounds.method, "fedaf")
         with pytest.raises(Refused, match=f"{sizes[name]} were sent before"):
-            admission.admit(shards(rounds.experiment)[name], reopened)
+            admission.admit(rounds.method.phases[0], shards(rounds.experiment)[name], reopened)
         Admission(Policy(max_images=2 * sizes[name]), rounds.method, "fedaf").admit(
-            shards(rounds.experiment)[name], reopened
+            rounds.method.phases[0], shards(rounds.experiment)[name], reopened
         )
 
 

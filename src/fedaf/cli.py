@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import fedaf
-from fedaf import cli_bench, cli_data, cli_policy, cli_reproduce
+from fedaf import cli_bench, cli_data, cli_deploy, cli_policy, cli_reproduce
 from fedaf.errors import FedafError, UserError
 from fedaf.terminal import Terminal, print_line
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app)
 app.add_typer(cli_policy.app)
+app.add_typer(cli_deploy.app)
 app.command()(cli_bench.bench)
 app.command()(cli_reproduce.reproduce)
 

@@ -5,9 +5,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_validator
 
 from fedaf.methods import registry as methods
 from fedaf.naming import nearest
@@ -17,6 +17,7 @@ from fedaf.protocol.contract import OPTIONS
 
 Augmentation = Literal["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation", "cutout"]
 Settings = Mapping[str, Mapping[str, Any]]
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Table(BaseModel):
@@ -39,7 +40,9 @@ class RunTable(_Table):
 
 
 class DataTable(_Table):
-    name: str = Field("digits", description="data set of the catalog, npz:FILE or folder:DIR")
+    name: str = Field(
+        "digits", description="data set of the catalog, npz:FILE or folder:DIR; none: a server without data"
+    )
     dir: str = Field("data", description="folder of data files")
     image_size: int | None = Field(
         None, ge=1, le=4096, description="side image files are resized to; unset: 64, or own if small"
@@ -50,6 +53,12 @@ class DataTable(_Table):
     )
     mean: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
     std: list[float] | None = Field(None, description="normalisation by channel; unset: the catalog's")
+    shape: list[PositiveInt] | None = Field(
+        None, min_length=3, max_length=3, description="over a network: channels, height, width; unset: the catalog's"
+    )
+    classes: list[str] | None = Field(
+        None, min_length=2, description="over a network: the classes by name, in order; unset: the catalog's"
+    )
 
 
 class PartitionTable(_Table):
@@ -83,6 +92,8 @@ class FederationTable(_Table):
     participation: float = Field(1.0, gt=0, le=1, description="share of clients asked each round")
     quorum: float = Field(0.5, gt=0, le=1, description="share of those asked that must answer")
     deadline: float | None = Field(None, gt=0, description="seconds a phase may take")
+    min_clients: int = Field(2, ge=1, description="over a network: clients that must be there for a round to begin")
+    wait: float = Field(600.0, ge=0, description="over a network: seconds to wait for them")
     policy: str | None = Field(
         None, description="a policy that every client in this process keeps to: a TOML file, or default; unset: none"
     )
@@ -167,6 +178,12 @@ def read_policy(name: str) -> Policy:
                 f"{', '.join(methods.METHODS)} and names such as module:Class."
             )
     return policy
+
+
+def read_file(path: Path, model: type[_Model], *, what: str) -> _Model:
+    """A TOML file of any kind, checked."""
+    checked: _Model = _validate(model, read_toml(path, what=what), "", owner=f"the {what}")
+    return checked
 
 
 def policy_toml(policy: Policy) -> str:
@@ -319,6 +336,8 @@ def _sentence(error: ValidationError, model: type[BaseModel], table: str, owner:
         names = _siblings(model, first["loc"])
         of = f" of {owner}" if owner else ""
         return f"unknown setting {path!r}{nearest(key, names)}; the settings{of} there are {', '.join(names)}."
+    if first["type"] == "missing":
+        return f"{path!r} is missing{f' in {owner}' if owner else ''}; give it."
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if first["type"] == "value_error":
         return f"{path or 'the configuration'}: {message}."

@@ -6,8 +6,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,15 @@ import torch
 from torch import nn
 
 import fedaf
+from fedaf import assembly
 from fedaf import config as configuration
 from fedaf.config import Config
-from fedaf.data import catalog, partition
-from fedaf.data.dataset import DataSet, with_validation
+from fedaf.data import catalog
+from fedaf.data.dataset import DataSet
+from fedaf.data.entries import NO_DATA
 from fedaf.data.partition import Partition
 from fedaf.data.statistics import class_counts
-from fedaf.engine import EagerEngine, make_engine, resolve_device
+from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
@@ -150,35 +151,27 @@ def prepare(
     """Check everything that can be checked before computing, cheapest first, and open the data. ``model`` is the one
     that the configuration records as given from Python; ``watch`` is told how many image files are decoded of how many,
     where that is needed."""
+    if config.data.name == NO_DATA:
+        raise UserError(
+            f"data.name is {NO_DATA!r}, which is for a server whose clients are on a network; name a data set."
+        )
     catalog.check_name(config.data.name)
     factory = models.find(config.model.name, model, keep_weights=config.model.keep_weights)
-    device = resolve_device(config.run.device)
-    budget = config.run.memory_budget_mib
-    engine = make_engine(
-        config.run.engine, device, precision=config.run.precision, memory_budget=budget << 20 if budget else None
-    )
+    engine = assembly.engine_for(config)
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
-    data = catalog.load(
-        config.data.name,
-        Path(config.data.dir),
-        image_size=config.data.image_size,
-        max_unreadable=config.data.max_unreadable,
-        watch=watch,
-    )
-    if config.data.validation is not None:
-        data = with_validation(data, config.data.validation)
-    config = _settled(config, data)
-    task = _task(config, data)
-    split = Partition.reread(saved_partition, data) if saved_partition else _split(config, data)
+    data = assembly.data_for(config, Path(config.data.dir), watch=watch)
+    config = assembly.settled(config, data)
+    task = assembly.task_for(config, data.train.images.shape[1:], data.num_classes, data.mean, data.std)
+    split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
     if split.redraws:
         log.info(
             "the split was drawn %d times until every client had %d samples",
             split.redraws + 1,
             config.partition.min_size,
         )
-    architecture = _architecture(config, task, factory)
-    validate(architecture, task, device=device)
+    architecture = assembly.architecture_for(config, task, factory)
+    validate(architecture, task, device=engine.device)
     method = method_class(config.method, task, architecture)
     experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
@@ -187,16 +180,27 @@ def prepare(
 
 def own_counts(config: Config, dataset: str) -> list[int]:
     """The samples by class of a client that brings its own data to the run of a server's configuration."""
-    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size)
+    entry = assembly.entry_for(config) if config.data.name == NO_DATA else None
+    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, entry=entry)
     return class_counts(data.train, data.num_classes)
 
 
 def disclosure(config: Config, counts: Sequence[int]) -> Disclosure | None:
     """What a round of a configuration takes out of a client with these samples by class. No data are needed, nor a
     model."""
-    task = Task(config.data.name, 1, 1, 1, len(counts), (0.5,), (0.25,))
-    architecture = Architecture(lambda key: nn.Identity())
-    return methods.find(config.method_name)(config.method, task, architecture).discloses(counts)
+    return _bare_method(config, len(counts)).discloses(counts)
+
+
+def phases_of(config: Config) -> int:
+    """How often a round of a configuration asks its clients; where the server has no data they evaluate, too."""
+    method = _bare_method(config, 2)
+    return len(method.phases) + (method.evaluation is not None or config.data.name == NO_DATA)
+
+
+def _bare_method(config: Config, classes: int) -> Method:
+    """The method of a configuration without a model, to be asked what it would do."""
+    task = Task(config.data.name, 1, 1, 1, classes, (0.5,), (0.25,))
+    return methods.find(config.method_name)(config.method, task, Architecture(lambda key: nn.Identity()))
 
 
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
@@ -254,7 +258,6 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
     federation = Federation(
         method=experiment.method,
         transport=LocalTransport(shards, engine, admission),
-        clients=list(shards),
         test=dataset.test,
         domains=dataset.domains,
         engine=engine.watch(lambda done, total: observer.progressed("server", done, total)),
@@ -265,7 +268,7 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
     )
     begun = federation.resume() if resumed else federation.start(Key(config.run.seed))
     if resumed:
-        _must_fit(experiment, begun.server.model, directory.path)
+        must_fit(experiment.method, begun.server.model, directory.path, name=config.model.name)
     observer.started(
         title=f"{config.method_name} on {config.data.name}",
         rounds=config.run.rounds,
@@ -277,108 +280,55 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
         server = federation.run(begun, observer)
     finally:
         observer.ended()
-    figures = _figures(experiment, read_metrics(directory.path))
+    figures = figures_of(config, engine, len(shards), read_metrics(directory.path))
     directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
     model = experiment.method.build_model(server.key)
     model.load_state_dict(server.model)
     return RunResult(figures, model.eval(), directory.path)
 
 
-def _must_fit(experiment: Experiment, saved: Tensors, path: Path) -> None:
+def must_fit(method: Method, saved: Tensors, path: Path, *, name: str) -> None:
     """Raise ``UserError`` where a checkpoint is not of this model: one's own may have changed since."""
-    model = experiment.method.build_model(Key(0)).state_dict()
-    for name in {**model, **saved}:
-        ours, theirs = ("none" if t is None else str(list(t.shape)) for t in (model.get(name), saved.get(name)))
+    model = method.build_model(Key(0)).state_dict()
+    for tensor in {**model, **saved}:
+        ours, theirs = ("none" if t is None else str(list(t.shape)) for t in (model.get(tensor), saved.get(tensor)))
         if ours != theirs:
             raise UserError(
-                f"the checkpoint in {path} is of another model: {name} is {theirs} there and {ours} in "
-                f"{experiment.config.model.name}; give the model the run was started with."
+                f"the checkpoint in {path} is of another model: {tensor} is {theirs} there and {ours} in "
+                f"{name}; give the model the run was started with."
             )
 
 
-def _figures(experiment: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    config = experiment.config
+def figures_of(
+    config: Config, engine: EagerEngine, clients: int, rounds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The content of ``result.json``, from the metrics of all rounds."""
     return {
         "schema_version": SCHEMA_VERSION,
         "method": config.method_name,
         "preset": config.preset,
         "dataset": config.data.name,
-        "tested_on": "test" if config.data.validation is None else f"{config.data.validation} held-out training images",
+        "tested_on": _tested_on(config),
         "partition": config.partition.kind,
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
-        "clients": len(experiment.partition.rows),
+        "clients": clients,
         "seed": config.run.seed,
         **summary(rounds),
         "model": config.model.name,
-        "device": device_name(experiment.engine.device),
+        "device": device_name(engine.device),
         "threads": torch.get_num_threads(),
-        "engine": experiment.engine.name,
-        "precision": experiment.engine.precision,
+        "engine": engine.name,
+        "precision": engine.precision,
         "versions": {"fedaf": fedaf.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 
 
+def _tested_on(config: Config) -> str:
+    if config.data.name == NO_DATA:
+        return "test data of the clients"
+    held_out = config.data.validation
+    return "test" if held_out is None else f"{held_out} held-out training images"
+
+
 def device_name(device: torch.device) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
-
-
-def _settled(config: Config, data: DataSet) -> Config:
-    """The configuration with what only the data could decide."""
-    kind = configuration.split_kind(config, has_domains=len(data.domains) > 1)
-    return replace(config, partition=config.partition.model_copy(update={"kind": kind}))
-
-
-def _task(config: Config, data: DataSet) -> Task:
-    channels, height, width = data.train.images.shape[1:]
-    mean, std = (
-        tuple(own if own is not None else known)
-        for own, known in ((config.data.mean, data.mean), (config.data.std, data.std))
-    )
-    if len(mean) != channels or len(std) != channels or min(std) <= 0:
-        raise UserError(
-            f"data.mean has {len(mean)} values and data.std {len(std)}; {data.name} needs {channels} of each, one a "
-            "channel, with std above 0."
-        )
-    return Task(config.data.name, channels, height, width, data.num_classes, mean, std, tuple(config.training.augment))
-
-
-def _architecture(config: Config, task: Task, factory: Factory | None) -> Architecture:
-    table = config.model
-    if factory is None:
-        build = partial(models.build, table.name, task, depth=table.depth, width=table.width, norm=table.norm)
-        return Architecture(build, table.classifier)
-    return own.architecture(
-        factory,
-        task,
-        Key(config.run.seed).fold("factory"),
-        name=table.name,
-        classifier=table.classifier,
-        keep_weights=table.keep_weights,
-    )
-
-
-def _split(config: Config, data: DataSet) -> Partition:
-    table, key = config.partition, Key(config.run.seed).fold("partition")
-    labels = data.train.labels.numpy()
-    if table.kind == "file":
-        if table.path is None:
-            raise UserError("partition.kind = 'file' needs partition.path, a partition.json of an earlier run.")
-        return Partition.read(Path(table.path), len(labels))
-    if table.kind == "domain":
-        if data.train.domains is None:
-            raise UserError(
-                f"partition.kind = 'domain' needs data with domains, and {data.name} has none; use another."
-            )
-        return partition.by_domain(data.train.domains.numpy(), data.domains)
-    if table.kind == "iid":
-        return partition.iid(labels, table.clients, key)
-    if table.kind == "shards":
-        return partition.shards_per_client(labels, table.clients, table.shards_per_client, key)
-    return partition.dirichlet(
-        labels,
-        table.clients,
-        alpha=table.alpha,
-        key=key,
-        min_size=table.min_size,
-        max_redraws=table.max_redraws,
-    )

@@ -74,15 +74,25 @@ class Terminal:
 
     def report(self, result: "RunResult") -> None:
         """The table of one run, and its pictures."""
+        assert result.directory is not None
+        self.report_directory(result.directory)
+
+    def report_directory(self, run: Path, *, kept: bool = True) -> None:
+        """The table of the run in a directory; where that is kept, its pictures too."""
+        from fedaf.federation.run_directory import PARTITION
         from fedaf.reporting import figures
 
-        assert result.directory is not None
-        figures.curves([result.figures], result.directory / "curves.png")
-        figures.bubbles(result.directory, result.directory / "partition.png")
-        gallery = figures.gallery(result.directory, result.directory / "condensed.png")
-        self._results([result.figures])
-        pictures = ["curves.png", "partition.png", *([gallery.name] if gallery else [])]
-        print_line(self.console, f"Everything is in {result.directory}: result.json, {', '.join(pictures)}.")
+        result = figures.read_result(run)
+        if not kept:
+            self._results([result])
+            return
+        pictures = [figures.curves([result], run / "curves.png")]
+        if (run / PARTITION).is_file():  # over a network, nobody knows who holds what
+            pictures.append(figures.bubbles(run, run / "partition.png"))
+        gallery = figures.gallery(run, run / "condensed.png")
+        self._results([result])
+        names = [picture.name for picture in (*pictures, *([gallery] if gallery else []))]
+        print_line(self.console, f"Everything is in {run}: result.json, {', '.join(names)}.")
 
     def report_comparison(self, folder: Path, names: Sequence[str], *, target: float | None = None) -> None:
         """The table of several runs under one directory, with rounds to a target accuracy, and their pictures."""
@@ -103,6 +113,6 @@ class Terminal:
         if by_domain := tables.domains_table(results):
             self.console.print(by_domain)
         for result in results:
-            for sentence in (tables.personal_sentence(result), tables.audit_sentence(result)):
-                if sentence:
-                    print_line(self.console, sentence)
+            for sentence in (tables.personal_sentence, tables.audit_sentence, tables.overhead_sentence):
+                if said := sentence(result):
+                    print_line(self.console, said)

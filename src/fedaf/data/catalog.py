@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 
@@ -40,21 +41,24 @@ def load(
     image_size: int | None = None,
     max_unreadable: float = 0.01,
     watch: Callable[[int, int], None] | None = None,
+    entry: Entry | None = None,
 ) -> DataSet:
     """Open a data set: one of the catalog (``digits`` comes with scikit-learn, the others lie in ``data_dir`` as
     published or as ``NAME.npz``), ``npz:FILE`` or ``folder:DIR``. Image files are resized to squares of ``image_size``;
     ``max_unreadable`` is the share of them that may be unreadable, and ``watch(done, total)`` is told while they are
-    decoded. Whatever is no plain .npz is converted on first use, and kept (see ``cache.folder``)."""
+    decoded. ``entry`` says what data of one's own must be to fit those of others: image files are made to its shape, a
+    folder may lack some of its classes. Whatever is no plain .npz is converted on first use, and kept (see
+    ``cache.folder``)."""
     check_name(name)
     if image_size is not None and image_size < 1:
         raise UserError(f"data.image_size is {image_size}; it must be at least 1.")
     if name == "digits":
         return _digits(image_size)
     try:
-        found = _find(name, data_dir, image_size, watch)
+        found = _find(name, data_dir, image_size, watch, entry)
         if found is None:
             raise UserError(_missing(name, data_dir))
-        return _open(name, found, image_size, max_unreadable)
+        return _open(name, found, image_size, max_unreadable, entry)
     except OSError as error:
         raise UserError(f"data set {name!r} cannot be read ({error}).") from error
 
@@ -70,11 +74,15 @@ def locate(name: str, data_dir: Path) -> Path | None:
 
 
 def _find(
-    name: str, data_dir: Path, image_size: int | None, watch: Callable[[int, int], None] | None
+    name: str,
+    data_dir: Path,
+    image_size: int | None,
+    watch: Callable[[int, int], None] | None,
+    own: Entry | None = None,
 ) -> Source | Path | None:
     """A file that is in the form already, or what must be converted to it."""
     if name.startswith(_FOLDER):
-        return folders.source(Path(name.removeprefix(_FOLDER)), image_size=image_size, watch=watch)
+        return folders.source(Path(name.removeprefix(_FOLDER)), image_size=image_size, watch=watch, entry=own)
     for path in _arrays(name, data_dir):
         if path.is_file():
             return npz.source(path) or path
@@ -91,8 +99,9 @@ def _find(
     return domainnet.find(data_dir, entry, image_size=image_size, watch=watch)
 
 
-def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float) -> DataSet:
-    read = partial(stored.read, name, entry=CATALOG.get(name), image_size=image_size, max_unreadable=max_unreadable)
+def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float, own: Entry | None) -> DataSet:
+    called, entry = (name, CATALOG.get(name)) if own is None else ("the federation", own)
+    read = partial(stored.read, called, entry=entry, image_size=image_size, max_unreadable=max_unreadable)
     if isinstance(found, Source):
         return cache.opened(found, partial(read, shown=found.root))
     with npz.refusing(found):
@@ -129,17 +138,23 @@ def _missing(name: str, data_dir: Path) -> str:
 
 
 def _digits(image_size: int | None) -> DataSet:
-    from sklearn.datasets import load_digits
-
     entry = CATALOG["digits"]
     stored.check_size("digits", "digits", entry.shape, image_size)
-    raw = load_digits()
-    images = torch.from_numpy((raw.images * (255 / 16)).round().astype(np.uint8)).unsqueeze(1)
-    labels = torch.from_numpy(raw.target.astype(np.int64))
+    table = np.loadtxt(_digits_file(), delimiter=",")
+    pixels, targets = table[:, :-1].reshape(-1, *entry.shape), table[:, -1].astype(np.int64)
+    images, labels = torch.from_numpy((pixels * (255 / 16)).round().astype(np.uint8)), torch.from_numpy(targets)
     test = torch.zeros(len(labels), dtype=torch.bool)
     rng = _DIGITS_SPLIT.numpy()
     for label in range(10):
-        rows = rng.permutation(np.flatnonzero(raw.target == label))
+        rows = rng.permutation(np.flatnonzero(targets == label))
         test[torch.from_numpy(rows[: round(len(rows) / 5)])] = True
     train, held_out = Split(images[~test], labels[~test]), Split(images[test], labels[test])
     return DataSet("digits", train, held_out, 10, mean=entry.mean, std=entry.std, classes=entry.classes)
+
+
+def _digits_file() -> Path:
+    """Where scikit-learn keeps it: importing scikit-learn to ask takes longer than a client's process should."""
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise UserError("the data set 'digits' comes with scikit-learn, which is not installed.")
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+NO_DATA = "none"  # the name of a server's data where it has none: its clients have them
+
+_OWN_MEAN, _OWN_STD = 0.5, 0.25  # nobody in a federation holds the training split, so own data get constants
 _DIGITS = tuple("0123456789")
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}  # customary for photographs of all domains
 
@@ -18,6 +21,11 @@ class Entry:
     classes: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
     resized: bool = False
+
+
+def own_entry(shape: tuple[int, int, int], classes: tuple[str, ...]) -> Entry:
+    """Of data that are not in the catalog."""
+    return Entry(shape, len(classes), (_OWN_MEAN,) * shape[0], (_OWN_STD,) * shape[0], classes)
 
 
 CATALOG = {

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.entries import Entry
+from fedaf.data.entries import Entry, own_entry
 from fedaf.data.form import Damaged, Npz
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
-_OWN_MEAN, _OWN_STD = 0.5, 0.25  # nobody in a federation holds the training split, so own data get constants
 _NAMED = 3
 
 
@@ -53,13 +52,14 @@ def read(
         train_domains, test_domains = (_numbers(shown, f"domain_{part}", arrays, images) for part in ("train", "test"))
         domains = domains or tuple(map(str, range(_count(train_domains))))
         _within(shown, "domains", "domain", len(domains), domain_train=train_domains, domain_test=test_domains)
+    known = entry or own_entry(shape, classes)
     return DataSet(
         name,
         Split(images["x_train"], train_labels, train_domains),
         Split(images["x_test"], test_labels, test_domains),
         num_classes,
-        mean=entry.mean if entry else (_OWN_MEAN,) * shape[0],
-        std=entry.std if entry else (_OWN_STD,) * shape[0],
+        mean=known.mean,
+        std=known.std,
         classes=classes,
         domains=domains if train_domains is not None else (),
         unreadable=unreadable,
@@ -94,8 +94,9 @@ def _images(file: Npz, key: str, shown: Path) -> Tensor:
 
 def _shape(
     name: str, images: dict[str, Tensor], shown: Path, entry: Entry | None, image_size: int | None
-) -> tuple[int, ...]:
-    shape, test_shape = (tuple(images[key].shape[1:]) for key in ("x_train", "x_test"))
+) -> tuple[int, int, int]:
+    channels, height, width = images["x_train"].shape[1:]
+    shape, test_shape = (channels, height, width), tuple(images["x_test"].shape[1:])
     if test_shape != shape:
         raise UserError(f"x_test in {shown} holds images of shape {test_shape}, but x_train {shape}.")
     check_size(name, shown, shape, image_size)

@@ -23,12 +23,13 @@ class Terms:
 
 @dataclass
 class RoundReport:
-    """What a round cost: seconds by phase, bytes by phase and client, those of evaluation apart; who was asked, whose
-    round counts, who failed and why."""
+    """What a round cost: seconds by phase, and of them those that were no work (where a transport tells); bytes by
+    phase and client, those of evaluation apart; who was asked, whose round counts, who failed and why."""
 
     asked: list[str]
     accepted: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    overhead: dict[str, dict[str, float]] = field(default_factory=dict)
     upload: dict[str, dict[str, int]] = field(default_factory=dict)
     download: dict[str, dict[str, int]] = field(default_factory=dict)
     evaluation: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -53,10 +54,12 @@ def play_round(
     terms: Terms,
     engine: Engine,
     observer: Observer,
+    evaluation: Phase | None = None,
 ) -> tuple[ServerState, RoundReport]:
-    """Ask, collect, check and fold for each phase, then let the server finish. Raises ``BelowQuorum`` where too few
-    clients are left; the caller's state is untouched then."""
-    server = server.next_round(len(clients))
+    """Ask, collect, check and fold for each phase, then let the server finish; ``evaluation`` comes last, for methods
+    that have none of their own. Raises ``BelowQuorum`` where too few clients are left; the caller's state is untouched
+    then."""
+    server = server.next_round(len({*clients, *accepted}))  # with those who were here before and may come back
     active = participants(clients, terms.participation, server.key.fold("participants", server.round))
     report = RoundReport(active)
     needed = max(1, math.ceil(terms.quorum * len(active) - 1e-9))  # 0.07 of 100 is 7, whatever floats say
@@ -96,11 +99,12 @@ def play_round(
     report.seconds["server"] = time.perf_counter() - started
     if not all(bool(torch.isfinite(t).all()) for t in server.model.values() if t.is_floating_point()):
         raise FedafError(f"round {server.round}: the server's model is no longer finite; lower its learning rate.")
-    if method.evaluation is not None:
+    evaluation = method.evaluation or evaluation
+    if evaluation is not None:
         started = time.perf_counter()
-        replies = exchange(server, method.evaluation, dict.fromkeys(active, server.round))
-        server = method.evaluation.fold(server, replies) if replies else server
-        name = method.evaluation.name
+        replies = exchange(server, evaluation, dict.fromkeys(active, server.round))
+        server = evaluation.fold(server, replies) if replies else server
+        name = evaluation.name
         report.evaluation = {"upload": report.upload.pop(name), "download": report.download.pop(name)}
         report.seconds["evaluate"] = time.perf_counter() - started
     return server, report
@@ -125,6 +129,7 @@ def _collect(
     report.download[phase.name] = {client: request.ask.nbytes for client, request in requests.items()}
     deliveries = transport.deliver(phase, requests, observer.progressed)
     replies: dict[str, Payload] = {}
+    spent: list[Mapping[str, float]] = []
     for client, request in requests.items():
         delivery = deliveries[client]
         try:
@@ -136,5 +141,16 @@ def _collect(
             observer.client_failed(round, phase.name, client, str(refusal))
             continue
         replies[client] = delivery.payload
+        if delivery.seconds:
+            spent.append(delivery.seconds)
+    if spent:
+        report.overhead[phase.name] = _overhead(spent)
     report.upload[phase.name] = {client: reply.nbytes for client, reply in replies.items()}
     return replies
+
+
+def _overhead(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What a phase took beside work, in the mean of its clients: in all, and the parts of it that clients tell of."""
+    everything = sum(one["elapsed"] - one["work"] for one in spent)
+    parts = {name: sum(one[name] for one in spent) / len(spent) for name in ("import", "data", "model")}
+    return {"all": everything / len(spent), **parts}

@@ -1,9 +1,11 @@
 """The client's side of a phase, the same in one process and on a machine of its own."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fedaf.engine import EagerEngine
 from fedaf.federation.client_state import ClientState
+from fedaf.federation.evaluation import Evaluate
 from fedaf.federation.transport import Delivery, Failed, Replied, Request
 from fedaf.protocol import Client, Engine, Method, Payload, Phase, Policy, Refused, Shard, to_cpu
 
@@ -16,10 +18,12 @@ class Admission:
     method: Method
     method_name: str
 
-    def admit(self, shard: Shard, state: ClientState) -> None:
-        """Raise ``Refused`` before any work where the method takes more than the policy gives."""
+    def admit(self, phase: Phase, shard: Shard, state: ClientState) -> None:
+        """Raise ``Refused`` before any work where the method takes more than the policy gives. An evaluation takes
+        nothing of the data a client trains on."""
         counts = shard.counts
-        self.policy.admit(self.method_name, self.method.discloses(counts), counts, sent=state.images_sent)
+        taken = None if isinstance(phase, Evaluate) else self.method.discloses(counts)
+        self.policy.admit(self.method_name, taken, counts, sent=state.images_sent)
 
 
 def serve(
@@ -38,7 +42,7 @@ def serve(
         shard, state = shards[name], states.get(name, ClientState()).opened(request)
         try:
             if admission is not None:
-                admission.admit(shard, state)
+                admission.admit(phase, shard, state)
         except Refused as refusal:
             yield name, Failed(str(refusal)), state
             continue
@@ -56,3 +60,14 @@ def serve(
             yield client.id, Failed(str(refusal)), state
             continue
         yield client.id, Replied(reply), state.after(requests[client.id], outcome)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client on a machine of its own; ``seconds`` says how long its ``data`` and its ``model`` took."""
+
+    shard: Shard
+    method: Method
+    engine: EagerEngine
+    admission: Admission
+    seconds: Mapping[str, float] = field(default_factory=dict)

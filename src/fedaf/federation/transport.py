@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedaf.protocol import Key, Payload, Phase, Refused, Tensors, pack, read_scalars, unpack
@@ -65,7 +65,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Replied:
+    """``seconds`` are told by a transport that costs time: what passed until the reply was here (``elapsed``), and of
+    that what the client says it took to ``import``, for its ``data``, its ``model`` and its ``work``."""
+
     payload: Payload
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,10 @@ Listener = Callable[[str, int, int], None]
 
 class Transport(Protocol):
     """Carries a phase. Every request has exactly one delivery; a transport never raises for a client's fault."""
+
+    def clients(self) -> Sequence[str]:
+        """Who can be asked now, in an order that does not depend on who came first. Raises ``BelowQuorum`` where too
+        few came in time."""
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         """Deliver requests of one phase; a client that does not answer in their ``seconds`` is ``Silent``. A reply

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import AveragingMethod, weighted_average
+from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, weighted_average
 from fedaf.protocol import (
     Client,
     Engine,
@@ -61,7 +61,7 @@ class Fit(averaging.Fit):
 
 class Evaluate(Phase):
     """For the report only. Down: the new average. Up: how the client's personal model does on the client's own test
-    data, and its BatchNorm layers, to be averaged into the model the server tests."""
+    data, how many these are, and its BatchNorm layers, to be averaged into the model the server tests."""
 
     name = "evaluate"
 
@@ -72,7 +72,8 @@ class Evaluate(Phase):
         return Fit(self.method).ask(server, client_id)
 
     def schema(self, ask: Payload) -> Schema:
-        return Schema(like(self.method.own), {"accuracy": Number(float, 0, 100)})
+        scalars = {"accuracy": Number(float, 0, 100), "samples": Number(int, 0, MOST_SAMPLES)}
+        return Schema(like(self.method.own), scalars)
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         test = client.shard.test
@@ -81,11 +82,15 @@ class Evaluate(Phase):
         model = self.method.build_model(client.key)
         personalise(model, ask.tensors, client)
         right = predict(model, test.images, self.method.task, engine).argmax(1).cpu() == test.labels
-        return Outcome(Payload(client.state, {"accuracy": 100 * float(right.float().mean())}))
+        accuracy = 100 * float(right.float().mean())
+        return Outcome(Payload(client.state, {"accuracy": accuracy, "samples": len(test)}))
 
     def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         server = _averaged(server, {name: reply.tensors for name, reply in replies.items()})
-        return server.with_log(personal_accuracy={name: reply.scalars["accuracy"] for name, reply in replies.items()})
+        accuracy, samples = (
+            {name: reply.scalars[told] for name, reply in replies.items()} for told in ("accuracy", "samples")
+        )
+        return server.with_log(personal_accuracy=accuracy, personal_samples=samples)
 
 
 class FedBN(AveragingMethod):

@@ -50,7 +50,8 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     figure, axes = new_figure(6.4, 4.0)
     for result in results:
         rounds = range(1, len(result["curve"]) + 1)
-        axes.plot(rounds, result["curve"], marker="o", markersize=3, label=plain(result["method"]))
+        curve = np.array(result["curve"], np.float64)  # what is unknown becomes a gap
+        axes.plot(rounds, curve, marker="o", markersize=3, label=plain(result["method"]))
     axes.set(xlabel="round", ylabel="test accuracy (%)", title=plain(results[0]["dataset"]))
     if max(len(result["curve"]) for result in results) == 1:
         axes.set_xticks([1])

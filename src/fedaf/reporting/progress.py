@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedaf.federation.observer import Observer
-from fedaf.reporting.tables import duration
+from fedaf.reporting.tables import duration, per_cent
 
 
 class _Clock:
@@ -79,7 +79,7 @@ class PlainProgress(Observer):
         done = metrics["round"]
         seconds = sum(metrics["seconds"].values())
         self._say(
-            f"round {done}/{self._clock.rounds}: accuracy {metrics['accuracy']:.2f} %, {duration(seconds)}, "
+            f"round {done}/{self._clock.rounds}: accuracy {per_cent(metrics['accuracy'])}, {duration(seconds)}, "
             f"{self._clock.left(done)} left"
         )
 
@@ -124,7 +124,7 @@ class LiveProgress(Observer):
         self._console.print(f"round {round}: {client} is out ({phase}: {reason})", style="yellow", markup=False)
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
-        self._accuracy = f"{metrics['accuracy']:.2f} %"
+        self._accuracy = per_cent(metrics["accuracy"])
         self._show(self._phase, 1, 1)
         if self._verbose:
             self._console.print(f"round {metrics['round']}: accuracy {self._accuracy}", highlight=False)

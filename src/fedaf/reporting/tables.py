@@ -9,6 +9,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
+from fedaf.data.entries import NO_DATA
 from fedaf.data.partition import client_of_domain
 
 _MOST_ROWS = 20
@@ -34,6 +35,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1024
     return f"{count:.2f} GiB"
+
+
+def per_cent(accuracy: float | None) -> str:
+    """An accuracy; over a network it may be that nobody has test data."""
+    return "unknown" if accuracy is None else f"{accuracy:.2f} %"
 
 
 def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
@@ -79,8 +85,10 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
     split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
     split = _SPLITS.get(split, split)
     clients, rounds = _counted(first["clients"], "client"), _counted(first["rounds"], "round")
-    title = f"{first['dataset']}, {clients}, {split}, {rounds}, seed {first['seed']}"
-    goal = math.floor(min(r["best_accuracy"] for r in results)) if target is None else target
+    own = first["dataset"] == NO_DATA  # clients brought theirs: there was no split
+    setting = ["own data", clients] if own else [first["dataset"], clients, split]
+    title = ", ".join([*setting, rounds, f"seed {first['seed']}"])
+    goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
     table = Table(title=escape(title), title_justify="left")
     table.add_column("method", no_wrap=True)
     headers = ["best %", "last %", f"rounds to {goal:g} %", "up / client / round", "down / client / round", "time"]
@@ -90,8 +98,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
         table.add_column(header, justify="right")
     for result in results:
         cells = [
-            f"{result['best_accuracy']:.2f}",
-            f"{result['last_accuracy']:.2f}",
+            *(per_cent(result[f"{which}_accuracy"]).removesuffix(" %") for which in ("best", "last")),
             rounds_to(result["curve"], goal),
             size(result["upload_bytes_per_client_round"]),
             size(result["download_bytes_per_client_round"]),
@@ -111,9 +118,9 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def rounds_to(curve: Sequence[float], target: float) -> str:
+def rounds_to(curve: Sequence[float | None], target: float) -> str:
     """The first round that reaches an accuracy."""
-    return next((str(number) for number, accuracy in enumerate(curve, 1) if accuracy >= target), "never")
+    return next((str(number) for number, accuracy in enumerate(curve, 1) if (accuracy or 0) >= target), "never")
 
 
 def personal_sentence(result: Mapping[str, Any]) -> str | None:
@@ -146,6 +153,20 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
             cells = ["·" if value is None else f"{value:.2f}" for value in own]  # who was away in that round
             table.add_row(f"{method} (own)", *cells, f"{personal['best_accuracy']:.2f}")
     return table
+
+
+def overhead(by_phase: Mapping[str, Mapping[str, float]]) -> str:
+    """For each phase over a network what it took beside work, and what of that was loading."""
+    return ", ".join(
+        f"{phase} {o['all']:.1f} s (import {o['import']:.1f}, data {o['data']:.1f}, model {o['model']:.1f})"
+        for phase, o in by_phase.items()
+    )
+
+
+def overhead_sentence(result: Mapping[str, Any]) -> str | None:
+    """What a network cost in time, for runs over one."""
+    spent = result.get("overhead_seconds")
+    return f"Beside work, a phase took in the mean: {overhead(spent)}." if spent else None
 
 
 def audit_sentence(result: Mapping[str, Any]) -> str | None:

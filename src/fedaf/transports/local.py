@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fedaf.engine import EagerEngine
@@ -20,6 +20,9 @@ class LocalTransport:
     def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine, admission: Admission | None = None) -> None:
         self._shards, self._engine, self._admission = shards, engine, admission
         self._states: dict[str, ClientState] = {}
+
+    def clients(self) -> Sequence[str]:
+        return list(self._shards)
 
     def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
         seconds = min((r.seconds for r in requests.values() if r.seconds is not None), default=None)

@@ -2,9 +2,11 @@
 above them."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedaf.data.cache import Source
+from fedaf.data.entries import Entry
 from fedaf.data.readers.images import ENDINGS, Watch
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
 from fedaf.naming import printable
@@ -14,12 +16,20 @@ log = logging.getLogger(__name__)
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "eval"}  # in any spelling
 
 
-def source(folder: Path, *, image_size: int | None, watch: Watch | None) -> Source:
-    """How to convert the images in a folder."""
-    return _tree(folder).source("folder", side=image_size, colour=False, watch=watch)
+def source(folder: Path, *, image_size: int | None, watch: Watch | None, entry: Entry | None = None) -> Source:
+    """How to convert the images in a folder; with an ``entry`` to its shape, and numbered as its classes are."""
+    if entry is None:
+        return _tree(folder, ()).source("folder", side=image_size, colour=False, watch=watch)
+    if not entry.classes:
+        raise UserError(
+            f"the federation does not name its classes, so the folders in {folder} cannot be told; use an .npz."
+        )
+    if entry.shape[0] not in (1, 3):
+        raise UserError(f"image files have 1 or 3 channels, but the federation has {entry.shape[0]}; use an .npz.")
+    return _tree(folder, entry.classes).source("folder", shape=entry.shape, watch=watch)
 
 
-def _tree(folder: Path) -> Tree:
+def _tree(folder: Path, names: Sequence[str]) -> Tree:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; name one that holds a folder of images for each class.")
     if _is_split(folder):
@@ -33,7 +43,13 @@ def _tree(folder: Path) -> Tree:
             )
     classes = sorted({sample.label for sample in train})
     domains = sorted({sample.domain for sample in train} - {""})
-    if len(classes) < 2:
+    if names:
+        if strange := sorted({sample.label for sample in (*train, *test)} - set(names)):
+            raise UserError(
+                f"{folder} has images of class {printable(strange[0])!r}, which the federation does not know; its "
+                f"classes are {', '.join(names)}."
+            )
+    elif len(classes) < 2:
         raise UserError(f"{folder} has images of one class only, {printable(classes[0])!r}; at least two are needed.")
     for what, known, found in (
         ("class", classes, {sample.label for sample in test}),
@@ -45,7 +61,7 @@ def _tree(folder: Path) -> Tree:
             )
     if bool(domains) != bool(test[0].domain):
         raise UserError(f"{folder} has folders for domains in one of train/ and test/ only; sort both alike.")
-    return Tree(folder, train, test, classes, domains)
+    return Tree(folder, train, test, names or classes, domains)
 
 
 def _is_split(folder: Path) -> bool:

@@ -4,7 +4,7 @@ conversion. Where nobody says which images are for testing, a fixed fifth of eac
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 _HELD_OUT = Key(20240618)  # the test split of a tree is the same in every run, whatever its seed
 _DEEPEST = 3
 DEFAULT_SIDE = 64
+_MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by channels
+
+Look = tuple[tuple[int, int], Mode]  # the size (width, height) and the mode that all images are brought to
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,22 @@ class Tree:
     domains: Sequence[str] = ()
 
     def source(
-        self, reader: str, *, side: int | None, colour: bool, lists: Iterable[Path] = (), watch: Watch | None = None
+        self,
+        reader: str,
+        *,
+        side: int | None = None,
+        colour: bool = False,
+        shape: tuple[int, int, int] | None = None,
+        lists: Iterable[Path] = (),
+        watch: Watch | None = None,
     ) -> Source:
         """How to convert it: resized to squares of ``side`` pixels or, without one, as large as the images are if
-        they are alike and small; with ``colour`` as RGB even where all are grey."""
+        they are alike and small; with ``colour`` as RGB even where all are grey. A ``shape`` (channels, height, width)
+        leaves nothing to the images."""
         files = [*(self.root / sample.file for sample in (*self.train, *self.test)), *lists]
-        settings = (side, colour)
-        return Source(f"{reader} 1", self.root, files, partial(_write, self, side, colour, watch), settings)
+        settings: tuple[object, ...] = (side, colour) if shape is None else (*shape, *self.classes)
+        look = partial(_look, self, side, colour, shape)
+        return Source(f"{reader} 1", self.root, files, partial(_write, self, look, watch), settings)
 
 
 def image_files(folder: Path) -> list[str]:
@@ -88,12 +100,12 @@ def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
     return train, test
 
 
-def _write(tree: Tree, side: int | None, colour: bool, watch: Watch | None, writer: Writer) -> None:
+def _write(tree: Tree, look: Callable[[], Look], watch: Watch | None, writer: Writer) -> None:
     classes = {name: number for number, name in enumerate(tree.classes)}
     domains = {name: number for number, name in enumerate(tree.domains)}
     tally = Tally(len(tree.train) + len(tree.test))
     with quietly():
-        size, mode = _look(tree, side, colour)
+        size, mode = look()
         for part, samples in (("train", tree.train), ("test", tree.test)):
             shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
             rows: list[int] = []
@@ -117,8 +129,9 @@ def _write(tree: Tree, side: int | None, colour: bool, watch: Watch | None, writ
     writer.texts("reasons", unreadable.values())
 
 
-def _look(tree: Tree, side: int | None, colour: bool) -> tuple[tuple[int, int], Mode]:
-    """The size (width, height) and the mode that all images are brought to."""
+def _look(tree: Tree, side: int | None, colour: bool, shape: tuple[int, int, int] | None) -> Look:
+    if shape:
+        return (shape[2], shape[1]), _MODES[shape[0]]
     if side and colour:
         return (side, side), "RGB"
     own, mode = common([tree.root / sample.file for sample in (*tree.train, *tree.test)], largest=DEFAULT_SIDE)

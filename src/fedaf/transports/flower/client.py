@@ -1,0 +1,80 @@
+"""A client on its own machine: Flower starts a process for each message, and the client's state is on its own disk in
+between. What is slow to load is loaded only once a message needs it."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedaf.errors import FedafError, Refused
+from fedaf.transports.flower.node import Node
+from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
+
+if TYPE_CHECKING:
+    from fedaf.federation.serving import Site
+
+log = logging.getLogger(__name__)
+
+
+def client_app(open_site: Callable[[Node, str], "Site"]) -> ClientApp:
+    """The app of a node; ``open_site`` makes a client of the node's own description and the run's configuration."""
+    app = ClientApp()
+
+    def hello(message: Message, context: Context) -> RecordDict:
+        from_records(message.content, sender="the server")
+        node = Node.read(context.node_config)
+        return to_records(client=node.client, identity=node.identity())
+
+    def phase(message: Message, context: Context) -> RecordDict:
+        facts, data = from_records(message.content, sender="the server")
+        node = Node.read(context.node_config)
+        if facts.get("client") != node.client:
+            raise Refused(f"the request is for {str(facts.get('client'))[:64]!r}, but this node is {node.client!r}")
+        return _work(data, node, str(context.run_config.get("config", "")), open_site)
+
+    app.query(HELLO.partition(".")[2])(_answering(hello))
+    app.train(PHASE.partition(".")[2])(_answering(phase))
+    return app
+
+
+def _answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+    """Errors on purpose become a reply that says why; any other is for Flower, with its traceback in the node's log."""
+
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            records = answer(message, context)
+        except FedafError as error:
+            log.error("%s", error)
+            records = to_records(failure=str(error)[:300])
+        return Message(records, reply_to=message)
+
+    return handle
+
+
+def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str], "Site"]) -> RecordDict:
+    """One phase of one round: this client's share of what ``LocalTransport`` does for all."""
+    started = time.monotonic()
+    from fedaf.federation.evaluation import phase_named
+    from fedaf.federation.serving import serve
+    from fedaf.federation.state_folder import StateFolder
+    from fedaf.federation.transport import Replied, Request
+
+    imported = time.monotonic()
+    request = Request.decode(data)
+    deadline = started + request.seconds if request.seconds is not None else None
+    site = open_site(node, config)
+    opened = time.monotonic()
+    states = StateFolder(node.folder)
+    with states.locked(seconds=request.seconds):
+        kept = {node.client: states.read(request.run)}
+        phase, engine = phase_named(site.method, request.phase), site.engine.until(deadline)
+        shards = {node.client: site.shard}
+        _, delivery, state = next(serve(phase, {node.client: request}, shards, kept, engine, site.admission))
+        states.write(state)  # before the reply: what was sent is never forgotten
+    if not isinstance(delivery, Replied):
+        raise Refused(delivery.reason)
+    seconds = {"import": imported - started, **site.seconds, "work": time.monotonic() - opened}
+    return to_records(delivery.payload.encode(), run=request.run, round=request.round, phase=request.phase, **seconds)
