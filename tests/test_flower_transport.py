@@ -148,7 +148,7 @@ def test_who_does_not_answer_in_time_is_silent_and_an_error_of_flowers_is_a_reas
     assert rounds.play().failures == {"client-1": "fit: Flower's error 5: node is gone"}
 
 
-def test_a_client_id_in_use_is_refused_but_a_node_that_came_back_takes_its_place(tmp_path, caplog):
+def test_a_client_id_belongs_to_who_first_had_it_and_a_node_that_came_back_takes_its_place(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     grid = grid_of(tmp_path)
     transport = over(grid)
@@ -156,8 +156,14 @@ def test_a_client_id_in_use_is_refused_but_a_node_that_came_back_takes_its_place
     grid.nodes[20] = node(tmp_path / "elsewhere", 1)
     grid.online.add(20)
     assert transport.clients() == ["client-0", "client-1"]
-    assert "node 20 does not take part: the client-id 'client-1' is in use at node 11" in caplog.text
+    assert "node 20 does not take part: the client-id 'client-1' belongs to node 11" in caplog.text
     assert transport._registry.node_of("client-1") == 11
+    grid.online -= {11, 20}
+    grid.nodes[22] = node(tmp_path / "elsewhere", 1)  # while the client itself is away
+    grid.online |= {22}
+    assert transport._registry.clients() == ["client-0"]
+    grid.online -= {22}
+    grid.online |= {11}
 
     grid.nodes[21] = node(tmp_path, 1)  # with the state of client-1, while its former node still seems to be there
     grid.online.add(21)

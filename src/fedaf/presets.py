@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedaf.errors import UserError
 from fedaf.naming import nearest
-from fedaf.protocol import UserError
 
 PRESETS = {
     "paper": "the paper's values for the data set; for digits and own data, what we settled",

@@ -1,5 +1,5 @@
 """Over a real network methods compute what they compute in one process, bit for bit. So does FedAvg while its clients
-are in trouble (test_trouble.py), and FedDyn while its server is killed (test_resume.py)."""
+are in trouble too (test_trouble.py), and FedDyn while its server is killed (test_resume.py)."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedaf": {**SMALL_FEDAF, "local_steps": 10},  # the least that the default policy allows
-    "fedbn": {"local_epochs": 1},
+    **{name: {"local_epochs": 1} for name in ("fedavg", "feddyn", "fedbn")},
 }
 
 

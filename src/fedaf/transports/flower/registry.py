@@ -46,7 +46,7 @@ class Registry:
         if self._waiting:
             for reply in self._grid.pull_messages(list(self._waiting)):
                 node = self._waiting.pop(reply.metadata.reply_to_message_id)
-                self._meet(node, reply, online)
+                self._meet(node, reply)
         self._waiting = {message: node for message, node in self._waiting.items() if node in online}
         return [client for client, place in self._places.items() if place.node in online]
 
@@ -64,7 +64,7 @@ class Registry:
             self._greeted[node] = time.monotonic()
             self._waiting[sent[0]] = node
 
-    def _meet(self, node: int, reply: Message, online: set[int]) -> None:
+    def _meet(self, node: int, reply: Message) -> None:
         try:
             if reply.has_error():
                 raise Refused(f"Flower's error {reply.error.code}: {(reply.error.reason or 'no reason given')[:200]}")
@@ -72,7 +72,7 @@ class Registry:
             if "failure" in facts:
                 raise Refused(str(facts["failure"])[:300])
             client, identity = str(facts.get("client", "")), str(facts.get("identity", ""))[:64]
-            self._admit(client, _Place(node, identity), online)
+            self._admit(client, _Place(node, identity))
         except Refused as refusal:
             log.warning("node %d does not take part: %s", node, refusal)
             self._greeted.pop(node, None)  # it may have left since
@@ -81,11 +81,13 @@ class Registry:
         self._refused.pop(node, None)
         log.info("%s is at node %d", client, node)
 
-    def _admit(self, client: str, place: _Place, online: set[int]) -> None:
-        """A node that came back takes its place, even while its former self seems to be there still."""
+    def _admit(self, client: str, place: _Place) -> None:
+        """A name belongs to who first had it in this run, also while that one is away. A node that came back takes its
+        place, even while its former self seems to be there still."""
         if not is_client_id(client):
             raise Refused(f"its client-id is {client!r:.80}")
         before = self._places.get(client)
-        if before and before.node in online and before.identity != place.identity:
-            raise Refused(f"the client-id {client!r} is in use at node {before.node}; give it one of its own")
+        if before and before.identity != place.identity:
+            theirs = f"the client-id {client!r} belongs to node {before.node}, which has another state-dir"
+            raise Refused(f"{theirs}; give it one of its own")
         self._places[client] = place
