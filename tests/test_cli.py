@@ -273,6 +273,14 @@ def test_a_disk_that_fills_up_costs_the_round_and_not_the_run(call, tmp_path):
     assert result_of(run)["curve"] == result_of(tmp_path / "whole")["curve"]
 
 
+def test_a_begun_run_without_its_split_is_not_resumed_and_one_over_a_network_is_thought_of(call, tmp_path):
+    assert call("run", *TINY, "--rounds", "1", "--out", "run", "-q")[0] == 0
+    (tmp_path / "run" / "partition.json").unlink()
+    code, _, err = call("run", "--resume", "run", "-q")
+    assert code == 2
+    assert all(word in err for word in ("run has no partition.json", "fedaf deploy run --out run"))
+
+
 @pytest.mark.parametrize("left", [[], ["config.toml"], ["config.toml", "partition.json"]], ids=" ".join)
 def test_a_comparison_cut_short_is_finished_and_what_was_done_stays(call, tmp_path, left):
     assert call("compare", *TINY, "--set", "method.local_epochs=1", "--out", "c", "-q")[0] == 0

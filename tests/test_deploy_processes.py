@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 
+from ctrl_c import heeding_ctrl_c
 from fedaf.deploy_processes import Processes, ending_orderly, environment, free_ports, last_words, refuse_taken, why
 from fedaf.errors import FedafError, UserError
 from fedaf.transports.flower import OFFLINE
@@ -78,16 +79,17 @@ def test_everything_is_stopped_when_the_block_fails(tmp_path):
 
 
 def test_a_second_ctrl_c_does_not_leave_anything_behind(tmp_path):
-    with Processes(tmp_path, dict(os.environ)) as processes:
-        process = processes.start(
-            "slow", "sh", "-c", "trap 'sleep 1; exit' TERM; echo ready; while :; do sleep 0.1; done"
-        )
-        while not processes.log("slow").read_text():
-            time.sleep(0.05)
-        again = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -INT {os.getpid()}"])
-    assert again.wait() == 0
-    assert process.poll() is not None
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with heeding_ctrl_c():
+        with Processes(tmp_path, dict(os.environ)) as processes:
+            process = processes.start(
+                "slow", "sh", "-c", "trap 'sleep 1; exit' TERM; echo ready; while :; do sleep 0.1; done"
+            )
+            while not processes.log("slow").read_text():
+                time.sleep(0.05)
+            again = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -INT {os.getpid()}"])
+        assert again.wait() == 0
+        assert process.poll() is not None
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fedaf
+from ctrl_c import heeding_ctrl_c
 from fedaf.protocol import UserError
 from small import SMALL, SMALL_FEDAF, final_tensors
 
@@ -156,12 +157,9 @@ def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, t
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     fedaf_run = [sys.executable, "-m", "fedaf", "run"]
     out = tmp_path / "run"
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background may have it ignored
-    try:
-        line = [*fedaf_run, *flags, *sets, "--out", str(out)]
+    line = [*fedaf_run, *flags, *sets, "--out", str(out)]
+    with heeding_ctrl_c():
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    finally:
-        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     for text in process.stdout:
         if text.startswith(b"round 1/3"):

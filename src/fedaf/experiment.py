@@ -219,8 +219,12 @@ def reopen(
         raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
     saved = out / PARTITION
-    known = (out / LATEST).is_file() or saved.is_file()
-    return prepare(config, saved_partition=saved if known else None, model=model)
+    if not saved.is_file() and (out / LATEST).is_file():
+        raise UserError(
+            f"{out} has no {PARTITION}; bring it back, or, if this is a run over a network, go on with it by "
+            f"fedaf deploy run --out {out} in the server's folder."
+        )
+    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
 
 
 def go_on(experiment: Experiment, out: Path, observer: Observer) -> RunResult:

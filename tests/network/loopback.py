@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ctrl_c import heeding_ctrl_c
 from fedaf.transports.flower import OFFLINE, app_directory
 
 BIN = Path(sys.executable).parent
@@ -183,16 +184,6 @@ def loopback(folder: Path, nodes: Mapping[str, Mapping[str, str | int]]) -> Iter
             network.start_node(name, **config)
         yield network
     assert not network.watched("connected")
-
-
-@contextmanager
-def heeding_ctrl_c() -> Iterator[None]:
-    """Tests that run in the background of a shell have been told to ignore it, and so would all they start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def ours(mark: str, word: str = "") -> dict[int, str]:

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commandline import COLOURS
-from loopback import BIN, HERE, MARK, SOURCE, heeding_ctrl_c, ours
+from ctrl_c import heeding_ctrl_c
+from loopback import BIN, HERE, MARK, SOURCE, ours
 
 
 class Machines:
