@@ -1,12 +1,14 @@
 """Configurations: what a run writes builds the same run again, and presets hold what the paper states."""
 
 import tomllib
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedaf.config import build, from_flags, merge, parse_setting, read_toml, split_kind
+from fedaf.condensation.augmentation import AUGMENTATIONS
+from fedaf.config import Augmentation, build, from_flags, merge, parse_setting, read_toml, split_kind
 from fedaf.methods.registry import METHODS
 from fedaf.protocol import UserError
 
@@ -147,6 +149,10 @@ def test_the_digits_preset_is_as_settled():
     assert (method.ipc, method.local_steps, method.image_lr, method.continue_images) == (10, 50, 1.0, False)
     assert (method.server_lr, method.server_epochs, method.server_batch) == (0.01, 30, 64)
     assert paper("digits").run.rounds == 10
+
+
+def test_every_augmentation_there_is_can_be_chosen():
+    assert get_args(Augmentation) == tuple(AUGMENTATIONS)
 
 
 def test_augmentation_is_one_choice_for_all_methods():

@@ -30,8 +30,15 @@ _SATURATION = 1.0
 _CUTOUT = 0.5
 
 # What is done to an image, as columns: the places from which it is sampled are turned, scaled and shifted.
-_UNCHANGED = {"scale": (1.0, 1.0), "angle": (0.0,), "shift": (0.0, 0.0), "brightness": (0.0,), "contrast": (1.0,)}
-_UNCHANGED |= {"saturation": (1.0,), "cutout": (0.0, 0.0)}
+_UNCHANGED = {
+    "scale": (1.0, 1.0),
+    "rotate": (0.0,),
+    "shift": (0.0, 0.0),
+    "brightness": (0.0,),
+    "contrast": (1.0,),
+    "saturation": (1.0,),
+    "cutout": (0.0, 0.0),
+}
 
 
 def draws_of(names: Sequence[str]) -> int:
@@ -45,19 +52,19 @@ def variations(names: Sequence[str], draws: Tensor) -> Tensor:
     result = draws.new_tensor([value for values in _UNCHANGED.values() for value in values]).repeat(len(draws), 1)
     each = _columns(result)
 
-    def set_uniform(column: str, name: str, low: float, high: float) -> None:
+    def set_uniform(name: str, low: float, high: float) -> None:
         if name in columns:
-            each[column].copy_(low + (high - low) * columns[name])
+            each[name].copy_(low + (high - low) * columns[name])
 
-    set_uniform("scale", "scale", 1 / _SCALE, _SCALE)
+    set_uniform("scale", 1 / _SCALE, _SCALE)
     if "flip" in columns:
         each["scale"][:, :1] *= torch.where(columns["flip"] < 0.5, -1.0, 1.0)
-    set_uniform("angle", "rotate", -math.radians(_DEGREES), math.radians(_DEGREES))
-    set_uniform("shift", "shift", -2 * _SHIFT, 2 * _SHIFT)  # the sampling grid is two units wide
-    set_uniform("brightness", "brightness", -_BRIGHTNESS, _BRIGHTNESS)
-    set_uniform("contrast", "contrast", 1 - _CONTRAST, 1 + _CONTRAST)
-    set_uniform("saturation", "saturation", 1 - _SATURATION, 1 + _SATURATION)
-    set_uniform("cutout", "cutout", -1, 1)
+    set_uniform("rotate", -math.radians(_DEGREES), math.radians(_DEGREES))
+    set_uniform("shift", -2 * _SHIFT, 2 * _SHIFT)  # the sampling grid is two units wide
+    set_uniform("brightness", -_BRIGHTNESS, _BRIGHTNESS)
+    set_uniform("contrast", 1 - _CONTRAST, 1 + _CONTRAST)
+    set_uniform("saturation", 1 - _SATURATION, 1 + _SATURATION)
+    set_uniform("cutout", -1, 1)
     return result
 
 
@@ -66,7 +73,7 @@ def augment(images: Tensor, names: Sequence[str], each: Tensor) -> Tensor:
     and what is cut out are filled with the mean colour."""
     places, by = _places(*images.shape[2:], images.device), _columns(each[:, None, None, :])
     if {"flip", "shift", "scale", "rotate"} & set(names):
-        turned = _turned(places, by["angle"]) if "rotate" in names else places
+        turned = _turned(places, by["rotate"]) if "rotate" in names else places
         images = F.grid_sample(images, torch.addcmul(by["shift"], turned, by["scale"]), align_corners=False)
     if "saturation" in names:
         images = torch.lerp(images.mean(1, keepdim=True), images, by["saturation"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fedaf.methods.averaging import MOST_SAMPLES
 from fedaf.protocol import Client, Engine, Method, Number, Outcome, Payload, Phase, Schema, ServerState
-from fedaf.training.evaluate import predict
+from fedaf.training.evaluate import accuracy
 
 
 class Evaluate(Phase):
@@ -28,23 +28,21 @@ class Evaluate(Phase):
             return Outcome(Payload(scalars={"accuracy": 0.0, "samples": 0}))
         model = self.method.build_model(client.key)
         model.load_state_dict(ask.tensors)
-        right = predict(model, test.images, self.method.task, engine).argmax(1).cpu() == test.labels
-        return Outcome(Payload(scalars={"accuracy": 100 * int(right.sum()) / len(test), "samples": len(test)}))
+        found = accuracy(model, test.images, test.labels, self.method.task, engine)
+        return Outcome(Payload(scalars={"accuracy": found, "samples": len(test)}))
 
     def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         told = {client: reply.scalars for client, reply in replies.items() if reply.scalars["samples"]}
-        accuracy, samples = (
-            {client: float(by[name]) for client, by in told.items()} for name in ("accuracy", "samples")
-        )
-        mean = over_samples(accuracy, samples)
-        return server if mean is None else server.with_log(accuracy=mean, accuracy_by_client=accuracy)
+        found, samples = ({client: float(by[name]) for client, by in told.items()} for name in ("accuracy", "samples"))
+        mean = over_samples(found, samples)
+        return server if mean is None else server.with_log(accuracy=mean, accuracy_by_client=found)
 
 
-def over_samples(accuracy: Mapping[str, float], samples: Mapping[str, float]) -> float | None:
-    """The mean over all test samples, whoever holds them; ``samples`` says how many each client has. Without any there
-    is none."""
+def over_samples(found: Mapping[str, float], samples: Mapping[str, float]) -> float | None:
+    """The mean accuracy over all test samples, whoever holds them; ``samples`` says how many each client has. Without
+    any there is none."""
     total = sum(samples.values())
-    return sum(accuracy[client] * count for client, count in samples.items()) / total if total else None
+    return sum(found[client] * count for client, count in samples.items()) / total if total else None
 
 
 def phase_named(method: Method, name: str) -> Phase:

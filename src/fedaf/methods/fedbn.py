@@ -28,7 +28,7 @@ from fedaf.protocol import (
     Tensors,
     like,
 )
-from fedaf.training.evaluate import predict
+from fedaf.training.evaluate import accuracy
 
 
 def batch_norm_tensors(model: nn.Module) -> set[str]:
@@ -81,16 +81,15 @@ class Evaluate(Phase):
             raise Refused("this client has no test data of its own")
         model = self.method.build_model(client.key)
         personalise(model, ask.tensors, client)
-        right = predict(model, test.images, self.method.task, engine).argmax(1).cpu() == test.labels
-        accuracy = 100 * float(right.float().mean())
-        return Outcome(Payload(client.state, {"accuracy": accuracy, "samples": len(test)}))
+        found = accuracy(model, test.images, test.labels, self.method.task, engine)
+        return Outcome(Payload(client.state, {"accuracy": found, "samples": len(test)}))
 
     def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         server = _averaged(server, {name: reply.tensors for name, reply in replies.items()})
-        accuracy, samples = (
+        found, samples = (
             {name: reply.scalars[told] for name, reply in replies.items()} for told in ("accuracy", "samples")
         )
-        return server.with_log(personal_accuracy=accuracy, personal_samples=samples)
+        return server.with_log(personal_accuracy=found, personal_samples=samples)
 
 
 class FedBN(AveragingMethod):

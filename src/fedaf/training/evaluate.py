@@ -38,8 +38,13 @@ class Score:
     by_domain: Mapping[str, float]
 
 
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> float:
+    """Per cent of images classified right."""
+    return _percent(_right(model, images, labels, task, engine))
+
+
 def score(model: nn.Module, test: Split, domains: Sequence[str], task: Task, engine: Engine) -> Score:
-    right = predict(model, test.images, task, engine).argmax(1).cpu() == test.labels
+    right = _right(model, test.images, test.labels, task, engine)
     if test.domains is None:
         return Score(_percent(right), {})
     by_domain = {
@@ -48,6 +53,10 @@ def score(model: nn.Module, test: Split, domains: Sequence[str], task: Task, eng
         if bool((test.domains == number).any())
     }
     return Score(sum(by_domain.values()) / len(by_domain), by_domain)
+
+
+def _right(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> Tensor:
+    return predict(model, images, task, engine).argmax(1).cpu() == labels
 
 
 def _percent(right: Tensor) -> float:
