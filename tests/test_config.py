@@ -156,10 +156,11 @@ def test_every_augmentation_there_is_can_be_chosen():
 
 
 def test_augmentation_is_one_choice_for_all_methods():
-    assert len({str(paper("cifar10", name).training) for name in METHODS}) == 1
+    for dataset in ("cifar10", "fashionmnist"):
+        assert len({str(paper(dataset, name).training) for name in METHODS}) == 1
     chosen = ["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation"]
-    assert paper("cifar10").training.augment == paper("fashionmnist").training.augment == chosen
-    assert paper("digits").training.augment == []
+    assert paper("cifar10").training.augment == paper("pacs").training.augment == chosen
+    assert paper("digits").training.augment == paper("fashionmnist").training.augment == []
 
 
 def test_quick_is_the_papers_lambdas_with_less_work():

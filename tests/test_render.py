@@ -127,11 +127,16 @@ def test_an_accuracy_table_has_the_mean_the_difference_and_the_audit():
 
 def test_models_of_clients_own_have_a_row_of_their_own():
     run = a_run(10.0, personal={"best_accuracy": 77.0})
-    assert rows(comparison.accuracy_table([Row("FedBN", [run])]))["FedBN, clients' own models"][:3] == [
-        "",
-        "77.00",
-        "1",
-    ]
+    table = rows(comparison.accuracy_table([Row("FedBN", [run], (30.0, None))]))
+    assert table["FedBN, clients' own models"][:3] == ["", "77.00", "1"]
+
+
+def test_where_the_paper_prints_nothing_there_is_no_column_for_it():
+    found = rows(comparison.accuracy_table([Row("a", [a_run(10.0, 20.0)]), Row("b", [])]))
+    assert found["a"] == ["20.00", "1", "20.00", "2.00", ""]
+    assert found["b"] == ["", "", "", "", ""]
+    assert "difference" not in comparison.accuracy_table([Row("a", [])])
+    assert "difference" in comparison.accuracy_table([Row("a", []), Row("b", [], (30.0, None))])
 
 
 def test_domains_stand_below_the_papers():

@@ -21,15 +21,19 @@ A figure stands here only if the run behind it is in the repository, with its se
 below). Accuracy is in per cent on the test split, of the best round as in the paper, and of the last one beside it:
 *measured* is the mean over the seeds that were run, ± their sample standard deviation where there is more than one.
 *Difference* is measured less paper. An empty cell was not run. Settings are the paper's where it states them; what it
-leaves open was chosen on held-out training images (the table *Settings*), and augmentation of training images is on for
-every method. *Copy audit*: likeness of the shared images to the nearest private image of their client (PSNR, mean /
-highest; higher is closer), and how often that nearest one is an image they were made from, at its worst over rounds and
-seeds; in brackets the same for real images that were held out.
+leaves open was chosen on held-out training images (the table *Settings*). Augmentation of training images is on for
+every method alike, but on FashionMNIST, where it is off for all. *Copy audit*: likeness of the shared images to the
+nearest private image of their client (PSNR, mean / highest; higher is closer), and how often that nearest one is an
+image they were made from, at its worst over rounds and seeds; in brackets the same for real images that were held out.
 
 {there} of {all} runs are there.
 """
 
-_OF_RUNS = "Those called *upload* only count bytes: their models are hardly trained, and their accuracy means nothing."
+_OF_RUNS = """\
+Those called *upload* only count bytes: their models are hardly trained, and their accuracy means nothing. Seconds are
+those of the whole run, which may have shared its device with others, as most of these did: how long a run takes alone
+is measured in [BENCHMARKS.md](BENCHMARKS.md).
+"""
 
 
 class Report:
@@ -76,10 +80,12 @@ class Report:
                     yield comparison.rounds_table(rows, TARGET)
                 case _:
                     yield comparison.accuracy_table(rows, within=section.within)
-            if table.name in ("label-skew", "feature-skew", "ipc"):
+            if table.name in ("label-skew", "feature-skew"):
                 yield from self._curves(section, rows)
             if table.name == "label-skew":
                 yield from self._split(section)
+            if table.name == "ipc" and sum(bool(row.runs) for row in rows) > 1:  # one curve is in another table
+                yield from self._curves(section, rows)
         if table.name == "ipc":
             yield from self._gain(table)
 
@@ -112,7 +118,7 @@ class Report:
                         size = int(dict(cell.options).get("ipc", 50))
                         gain = ours.figures["best_accuracy"] - fedavg.figures["best_accuracy"]
                         by_size.setdefault(size, []).append(gain)
-            if by_size:
+            if len(by_size) > 1:
                 gains[section.title] = by_size
         if gains:
             path = paper_figures.gains(gains, self.picture("ipc-gain"), title="FedAF over FedAvg, CIFAR-10")

@@ -37,7 +37,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
-    """Best accuracy, its difference to the paper's, the last round's, upload, copy audit."""
+    """Best accuracy, its difference to the paper's where it prints any, the last round's, upload, copy audit."""
     lines = []
     for row in rows:
         values = [best(run, within) for run in row.runs]
@@ -48,6 +48,9 @@ def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
         if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
             lines.append([f"{row.label}, clients' own models", "", spread(own), _count(own), "", "", "", ""])
     headers = ["", "paper", "measured", "seeds", "difference", "last round", "upload, MiB", "copy audit"]
+    if not any(row.paper for row in rows):
+        for cells in (headers, *lines):
+            del cells[4], cells[1]
     return markdown(headers, lines)
 
 
