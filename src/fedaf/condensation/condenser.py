@@ -5,6 +5,7 @@ With one network for all clients of a step and running statistics in its BatchNo
 through the network together; the result for each is that of condensing it alone.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def condense(
 ) -> Iterator[Condensed]:
     """Minimise the objective over the images of all jobs with ``options.local_steps`` steps of SGD. Jobs are worked on
     in groups that fit the memory; their results come in order, as groups are done."""
-    groups = list(_groups(jobs, objective.backbone, options, engine))
+    groups = _groups(jobs, objective.backbone, options, engine)
     rooms = [Room.of(group) for group in groups]
     if options.bn_mode == "eval":  # pairs do not touch each other, so all groups get the same room, and one recording
         rooms = [Room.for_all(rooms)] * len(groups)
@@ -86,22 +87,32 @@ def condense(
             yield from work.results()
 
 
-def _groups(
-    jobs: Sequence[Job], backbone: Backbone, options: CondensationOptions, engine: Engine
-) -> Iterator[list[Job]]:
-    """Whole clients, whose images and gradients fit the memory together: one where BatchNorm takes batch statistics,
-    which must not mix clients."""
-    pair_bytes = options.ipc * backbone.activation_bytes
-    fit = next((part.stop for part in engine.chunks(_MOST_PAIRS, pair_bytes)), 1)
-    group: list[Job] = []
+def _groups(jobs: Sequence[Job], backbone: Backbone, options: CondensationOptions, engine: Engine) -> list[list[Job]]:
+    """Whole clients, in order: one each where BatchNorm takes batch statistics, which must not mix clients. Otherwise
+    as few groups as fit the memory, and as even as can be, since all get the room of the largest; what a group has
+    above its share is less than one client's, and the memory is kept by slices."""
+    if options.bn_mode == "batch":
+        return [[job] for job in jobs]
+    pairs = sum(len(job.classes) for job in jobs)
+    fit = next((part.stop for part in engine.chunks(_MOST_PAIRS, options.ipc * backbone.activation_bytes)), 1)
+    count = max(1, math.ceil(pairs / fit))
+    room = math.ceil(pairs / count)
+    while len(groups := _packed(jobs, room)) > count:
+        room += 1
+    return groups
+
+
+def _packed(jobs: Sequence[Job], room: int) -> list[list[Job]]:
+    """One after the other into groups of at most so many pairs; a client with more has one of its own."""
+    groups: list[list[Job]] = []
+    free = 0
     for job in jobs:
-        pairs = len(job.classes) + sum(len(other.classes) for other in group)
-        if group and (options.bn_mode == "batch" or pairs > fit):
-            yield group
-            group = []
-        group.append(job)
-    if group:
-        yield group
+        if not groups or len(job.classes) > free:
+            groups.append([])
+            free = room
+        groups[-1].append(job)
+        free -= len(job.classes)
+    return groups
 
 
 @dataclass(frozen=True)
