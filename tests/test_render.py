@@ -13,7 +13,7 @@ from fedaf.errors import UserError
 from fedaf.render import render
 from fedaf.reporting import comparison
 from fedaf.reporting.comparison import Row
-from fedaf.reproduction import METHODS, shown
+from fedaf.reproduction import METHODS, Line, Section, Table, shown
 from fedaf.reproduction_order import Filter, plan
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +78,25 @@ def test_a_damaged_run_and_one_of_other_settings_are_named_and_not_counted(resul
     assert rows(text)["FedAvg"] == ["50.00 ± 1.00", *[""] * 6]
     assert f"- `{FEDAVG.directory}` is damaged" in text
     assert f"unlike {FEDAVG_1.directory}, method.local_epochs is 9, not 1" in text
+
+
+def test_of_two_runs_with_the_same_settings_one_counts_and_the_other_is_named(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    again = tmp_path / "results" / f"{FEDAVG.directory}-again"
+    shutil.copytree(tmp_path / "results" / FEDAVG.directory, again)
+    render(tmp_path / "results", tmp_path / "docs", made=[TABLE])
+    text = (tmp_path / "docs" / "RESULTS.md").read_text()
+    assert rows(text)["FedAvg"][2] == "2"
+    assert f"the same as {FEDAVG.directory}, which is taken" in text
+
+
+def test_a_line_counted_twice_within_different_rounds_can_differ_from_the_paper_twice(results, tmp_path):
+    line = Line("FedAvg", (FEDAVG,), (99.0, 0.1))
+    late, early = (Section(name, name, (line,), within=within) for name, within in (("late", None), ("early", 1)))
+    made = [Table("one", "One", "", (late,)), Table("two", "Two", "", (early, late))]
+    render(results, tmp_path, made=made)
+    listed = [each for each in (tmp_path / "RESULTS.md").read_text().splitlines() if each.startswith("- FedAvg, ")]
+    assert [each.split(":")[0] for each in listed] == ["- FedAvg, late", "- FedAvg, early"]
 
 
 def test_pictures_that_need_data_stay_as_they_are_without(results, tmp_path):

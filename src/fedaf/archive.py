@@ -99,12 +99,15 @@ class Archive:
         return [run for run in map(self.find, cells) if run is not None]
 
     def others(self, cells: Iterable[Cell]) -> Iterator[tuple[Run, str]]:
-        """The runs that are none of these cells, each with its nearest cell's directory and how it differs."""
+        """The runs that stand for none of these cells, each with the reason: the nearest cell's directory and how it
+        differs, or the run that was taken in its place."""
         cells = list(cells)
         known = set(map(_key_of, cells))
         for run in self.runs:
             if _key(run.identity) not in known:
                 yield run, _nearest(run, cells)
+            elif (taken := self._by_identity[_key(run.identity)]) is not run:
+                yield run, f"the same as {taken.path.parent.name}/{taken.path.name}, which is taken"
 
 
 def _nearest(run: Run, cells: Sequence[Cell]) -> str:

@@ -34,7 +34,9 @@ def reproduce(
         str | None,
         typer.Option(help="Only these methods, with commas between; also variants such as fedaf-ipc10, and controls."),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="These seeds, with commas between. (default: 0,1,2)")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="These seeds, with commas between; settings has its own. (default: 0,1,2)")
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(help="Stop after the round in which so many minutes are over; nothing is lost.")
     ] = None,
@@ -45,7 +47,8 @@ def reproduce(
         bool,
         typer.Option(
             "--render",
-            help="Write RESULTS.md and its pictures from the results, after the runs of TABLE if it is given. "
+            help="Write RESULTS.md and its pictures from the results of seeds 0, 1 and 2, after the runs of TABLE if "
+            "it is given. "
             "With --data-dir the features of domains are drawn too, for which a network is trained.",
         ),
     ] = False,
@@ -60,7 +63,7 @@ def reproduce(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed and what is left.")] = False,
 ) -> None:
-    """Run what a table of the paper is made of, the most valuable runs first, and set it beside the paper.
+    """Run what a table of the paper is made of, the most valuable runs first; with --render set it beside the paper.
 
     What is in --results is not run again, and the same command goes on where it was stopped, within a run too. A run
     that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].

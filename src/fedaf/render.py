@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from fedaf.archive import Archive, Run
 from fedaf.data import catalog
@@ -17,11 +18,12 @@ REPORT, PICTURES = "RESULTS.md", "results"
 _INTRO = """\
 Written by `fedaf reproduce --render` from the runs in `{results}`; whatever is changed here by hand is lost.
 
-A figure stands here only if the run behind it is in the repository, with its seed, version and seconds (the list is
-below). Accuracy is in per cent on the test split, of the best round as in the paper, and of the last one beside it:
+A figure stands in a table only if the run behind it is in the repository, with its seed, version and seconds (the list
+is below). Accuracy is in per cent on the test split, of the best round as in the paper, and of the last one beside it:
 *measured* is the mean over the seeds that were run, ± their sample standard deviation where there is more than one.
-*Difference* is measured less paper. An empty cell was not run. Settings are the paper's where it states them; what it
-leaves open was chosen on held-out training images (the table *Settings*). Augmentation of training images is on for
+*Difference* is measured less paper. An empty cell was not run. Settings are the paper's where it states them, but for
+LGKM, which starts in round 2 and takes mini-batches; what it leaves open was tried on held-out training images (the
+table *Settings*, and at the end what is known from runs that were not kept). Augmentation of training images is on for
 every method alike, but on FashionMNIST, where it is off for all. *Copy audit*: likeness of the shared images to the
 nearest private image of their client (PSNR, mean / highest; higher is closer), and how often that nearest one is an
 image they were made from, at its worst over rounds and seeds; in brackets the same for real images that were held out.
@@ -143,8 +145,12 @@ class Report:
             link = f"[{self._name(run)}]({os.path.relpath(run.path, self.docs)})"
             versions = f"{facts['versions']['fedaf']}, torch {facts['versions']['torch']}"
             accuracy = [f"{facts[name]:.2f}" for name in ("best_accuracy", "last_accuracy")]
-            lines.append([link, str(facts["seed"]), *accuracy, f"{facts['seconds']:.0f}", facts["device"], versions])
-        return comparison.markdown(["run", "seed", "best", "last", "seconds", "device", "fedaf"], lines)
+            where = ", ".join(facts[name] for name in ("device", "engine", "precision") if name in facts)
+            lines.append(
+                [link, str(facts["seed"]), *accuracy, facts["tested_on"], f"{facts['seconds']:.0f}", where, versions]
+            )
+        headers = ["run", "seed", "best", "last", "on", "seconds", "device, engine, precision", "fedaf"]
+        return comparison.markdown(headers, lines)
 
     def _not_counted(self) -> list[str]:
         lines = [
@@ -167,17 +173,18 @@ class Report:
         return ["## Open cells", "Not run yet, with their seeds:", "\n".join(lines)] if lines else []
 
     def _mismatches(self) -> list[str]:
-        seen: set[tuple[str, tuple[Cell, ...]]] = set()  # a row may stand in several tables
+        seen: set[tuple[Any, ...]] = set()  # a row may stand in several tables
         lines = []
         for table in self.tables:
             for section, line in table.lines:
                 row = self.row(line)
                 how = comparison.mismatch(row, table.measure, within=section.within, target=TARGET)
-                if how is not None and (table.measure, line.cells) not in seen:
+                what = (table.measure, section.within, line.paper, line.cells)
+                if how is not None and what not in seen:
                     seeds = f"{len(row.runs)} seed" + ("s" if len(row.runs) > 1 else "")
                     where = f", {section.title}" if section.title else ""
                     lines.append(f"- {line.label}{where}: {how} ({seeds})")
-                    seen.add((table.measure, line.cells))
+                    seen.add(what)
         rule = (
             "Too far from the paper: accuracy by more than twice its standard deviation (by two points where it gives "
             "none), uploads by more than a tenth, rounds by any."

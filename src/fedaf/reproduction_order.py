@@ -55,7 +55,7 @@ _SECOND = {("cifar10", 0.1), ("cifar100", 0.02), ("fashionmnist", 0.02)}
 _STAGES: tuple[Callable[[Cell], bool], ...] = (
     lambda c: _is_standard(c) and c.setting == "cifar10-alpha0.02" and c.seed == 0,
     lambda c: c.variant in CORE and c.model == "convnet" and (c.dataset, c.alpha) in _SECOND and c.seed == 0,
-    lambda c: c.variant.startswith("fedaf-held-out"),
+    lambda c: "-held-out-" in c.variant,
     lambda c: _is_standard(c) and c.dataset == "cifar10" and c.seed == 0,
     lambda c: (
         c.variant in CORE and c.model == "convnet" and (c.dataset == "cifar10" or (c.dataset, c.alpha) in _SECOND)

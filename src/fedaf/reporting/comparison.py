@@ -49,8 +49,8 @@ def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
             lines.append([f"{row.label}, clients' own models", "", spread(own), _count(own), "", "", "", ""])
     headers = ["", "paper", "measured", "seeds", "difference", "last round", "upload, MiB", "copy audit"]
     if not any(row.paper for row in rows):
-        for cells in (headers, *lines):
-            del cells[4], cells[1]
+        kept = [at for at, header in enumerate(headers) if header not in ("paper", "difference")]
+        headers, *lines = ([line[at] for at in kept] for line in (headers, *lines))
     return markdown(headers, lines)
 
 

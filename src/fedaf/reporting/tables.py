@@ -130,7 +130,7 @@ def personal_sentence(result: Mapping[str, Any]) -> str | None:
     return (
         f"{result['method']} has no global model: its first row is the averaged model with averaged BatchNorm, "
         "which clients send for this report only; 'own' is the mean over clients of their own models on their own "
-        "test data."
+        "test data (their domain's, or all)."
     )
 
 
