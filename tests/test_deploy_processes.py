@@ -51,6 +51,31 @@ def hasty(monkeypatch):
     monkeypatch.setattr("fedaf.deploy_processes._GRACE_SECONDS", 0.5)
 
 
+# A program that, told to end, starts another one and is gone before anybody can look.
+LAST_MINUTE = """
+import os, signal, subprocess, sys, time
+def end(number, frame):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(child.pid, flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("hasty")
+def test_what_is_started_at_the_last_moment_is_ended_though_its_parent_is_gone(tmp_path):
+    with Processes(tmp_path, dict(os.environ)) as processes:
+        processes.start("late", sys.executable, "-c", LAST_MINUTE)
+        deadline = time.monotonic() + 20
+        while "ready" not in processes.log("late").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    _, child = processes.log("late").read_text().split()
+    assert gone(int(child))
+
+
 @pytest.mark.usefixtures("hasty")
 def test_what_ignores_a_request_to_end_is_ended_with_its_child_in_another_session(tmp_path):
     with Processes(tmp_path, dict(os.environ)) as processes:

@@ -7,11 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 
 from fedaf.errors import FedafError, UserError
 from fedaf.transports.flower import OFFLINE
@@ -99,7 +99,8 @@ class Processes:
 
     def watch(self) -> None:
         """Take note of what the programs have started, and raise ``FedafError`` where one that is needed has ended."""
-        self._known |= _descendants({process.pid for process in self._started.values()})
+        started = {process.pid for process in self._started.values()}
+        self._known |= {(p.pid, p.born) for p in _with_descendants(started, _listing()) if p.pid not in started}
         for name, process in self._started.items():
             if name in self._needed and process.poll() is not None:
                 raise FedafError(f"{name} ended: {why(self.log(name))}.")
@@ -126,46 +127,63 @@ class Processes:
                 signal.signal(number, handler)
 
     def _stop(self) -> None:
-        roots = {process.pid for process in self._started.values() if process.poll() is None}
-        self._known |= _descendants(roots)
+        groups: set[int] = set()
+        told: set[int] = set()
         deadline = time.monotonic() + _GRACE_SECONDS
-        for pid in {*roots, *self._alive()}:
-            _send(pid, signal.SIGTERM)
-        while time.monotonic() < deadline and (self._running() or self._alive()):
+        while (left := self._left(groups)) and time.monotonic() < deadline:
+            orphans = {process.pid for process in left.values() if process.parent not in left}
+            # All that is here; later on orphans only, as what one starts in order to end well is one's own to end.
+            tell = (orphans if told else left.keys()) - told
+            for pid in tell:
+                _send(pid, signal.SIGTERM)
+            told |= tell
             time.sleep(0.1)
-        # What is being ended may have started something meanwhile.
         deadline = time.monotonic() + _GRACE_SECONDS
-        while (left := {*self._running(), *self._alive()}) and time.monotonic() < deadline:
-            self._known |= _descendants(left)
+        while (left := self._left(groups)) and time.monotonic() < deadline:
             for pid in left:
                 _send(pid, signal.SIGKILL)
             time.sleep(0.05)
         self._started.clear()
 
-    def _running(self) -> set[int]:
-        return {process.pid for process in self._started.values() if process.poll() is None}
+    def _left(self, groups: set[int]) -> dict[int, "_Process"]:
+        """What still runs of all that was started, by id. What is being ended may start something at that moment, and
+        be gone when we look: such a child stays in the process group of its parent, so that those are remembered in
+        ``groups``. An id may be given to another process later on, hence the times of birth."""
+        running = {process.pid for process in self._started.values() if process.poll() is None}
+        listing = _listing()
+        here = {p.pid for p in listing if p.pid in running or (p.pid, p.born) in self._known or p.group in groups}
+        found = _with_descendants(here, listing)
+        groups |= {p.group for p in found}
+        self._known |= {(p.pid, p.born) for p in found}
+        return {p.pid: p for p in found}
 
-    def _alive(self) -> set[int]:
-        """Those of the known processes that still are what they were: an id may be given to another later on."""
-        return {pid for pid, _, born in _listing() if (pid, born) in self._known}
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+    born: str
 
 
-def _descendants(roots: set[int]) -> set[tuple[int, str]]:
-    """All that some processes have started, however far down and in whatever session, with the time of their birth."""
-    listing = _listing()
+def _with_descendants(roots: set[int], listing: Sequence[_Process]) -> list[_Process]:
+    """Some processes and all that they have started, however far down and in whatever session."""
     found = set(roots)
-    while more := {pid for pid, parent, _ in listing if parent in found} - found:
+    while more := {p.pid for p in listing if p.parent in found} - found:
         found |= more
-    return {(pid, born) for pid, _, born in listing if pid in found - roots}
+    return [p for p in listing if p.pid in found]
 
 
-def _listing() -> list[tuple[int, int, str]]:
-    """Every process that is not a zombie: its id, its parent's, and when it was born."""
+def _listing() -> list[_Process]:
+    """Every process that is not a zombie."""
     lines = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=True
+        ["ps", "-eo", "pid=,ppid=,pgid=,stat=,lstart="], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    rows = (line.split(maxsplit=3) for line in lines)
-    return [(int(pid), int(parent), born) for pid, parent, state, born in rows if not state.startswith("Z")]
+    rows = (line.split(maxsplit=4) for line in lines)
+    return [
+        _Process(int(pid), int(parent), int(group), born)
+        for pid, parent, group, state, born in rows
+        if not state.startswith("Z")
+    ]
 
 
 def _send(pid: int, number: signal.Signals) -> None:
