@@ -107,7 +107,7 @@ class Archive:
             if _key(run.identity) not in known:
                 yield run, _nearest(run, cells)
             elif (taken := self._by_identity[_key(run.identity)]) is not run:
-                yield run, f"the same as {taken.path.parent.name}/{taken.path.name}, which is taken"
+                yield run, f"the same as {taken.path.relative_to(self.folder)}, which is taken"
 
 
 def _nearest(run: Run, cells: Sequence[Cell]) -> str:

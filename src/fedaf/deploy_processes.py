@@ -100,7 +100,7 @@ class Processes:
     def watch(self) -> None:
         """Take note of what the programs have started, and raise ``FedafError`` where one that is needed has ended."""
         started = {process.pid for process in self._started.values()}
-        self._known |= {(p.pid, p.born) for p in _with_descendants(started, _listing()) if p.pid not in started}
+        self._known |= {(p.pid, p.born) for p in _with_descendants(started, _listing())}
         for name, process in self._started.items():
             if name in self._needed and process.poll() is not None:
                 raise FedafError(f"{name} ended: {why(self.log(name))}.")

@@ -23,7 +23,6 @@ ALPHAS = (0.02, 0.05, 0.1)
 SEEDS = (0, 1, 2)
 TARGET = 60.0  # per cent, of the paper's sentence on convergence
 
-_HELD_OUT: tuple[str, Any] = ("data.validation", 5000)
 _HELD_OUT_SEED = 100  # and above
 _HELD_OUT_ROUNDS = 7  # after which the first choices of a run show
 
@@ -371,25 +370,26 @@ def _held_out(
     options: Mapping[str, Any] | None = None,
     augment: tuple[str, ...] | None = None,
     rounds: int = _HELD_OUT_ROUNDS,
+    *,
+    method: str = "fedaf",
+    seeds: Sequence[int] = (_HELD_OUT_SEED,),
+    more: tuple[tuple[str, Any], ...] = (),
 ) -> Line:
-    more: tuple[tuple[str, Any], ...] = (_HELD_OUT,)
+    more = (("data.validation", 5000), *more)
     if augment is not None:
         more += (("training.augment", augment),)
-    settings = tuple((options or {}).items())
-    cell = Cell(dataset, 0.02, f"fedaf-held-out-{name}", _HELD_OUT_SEED, settings, rounds=rounds, more=more)
-    return _line("fedaf", [cell], label=label)
+    variant, settings = f"{method}-held-out-{name}", tuple((options or {}).items())
+    cells = [Cell(dataset, 0.02, variant, seed, settings, rounds=rounds, more=more) for seed in seeds]
+    return _line(method, cells, label=label)
 
 
 def _small(method: str, name: str, label: str, options: Mapping[str, Any]) -> Line:
     """Minutes on a CPU."""
     condensing = {"ipc": 10, "local_steps": 80, "real_batch": 64}
     server = {"server_epochs": 150, "server_lr": 0.01, "server_batch": 64}
-    settings = tuple({**condensing, **server, **options}.items())
-    more = (_HELD_OUT, ("model.width", 32))
-    variant = f"{method}-held-out-small-{name}"
-    seeds = (_HELD_OUT_SEED, _HELD_OUT_SEED + 1)
-    cells = [Cell("cifar10", 0.02, variant, seed, settings, rounds=5, more=more) for seed in seeds]
-    return _line(method, cells, label=label)
+    settings = {**condensing, **server, **options}
+    seeds, more = (_HELD_OUT_SEED, _HELD_OUT_SEED + 1), (("model.width", 32),)
+    return _held_out("cifar10", f"small-{name}", label, settings, rounds=5, method=method, seeds=seeds, more=more)
 
 
 _TABLES: tuple[Callable[[tuple[int, ...]], Table], ...] = (
