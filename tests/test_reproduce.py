@@ -286,7 +286,8 @@ def test_the_command_runs_what_there_are_data_for(call, tmp_path):
     assert (code, err) == (0, "")
     states = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if "seed0" in line}
     assert states["cifar10-alpha0.1/fedaf-upload-seed0"] == "done"
-    assert states["cifar100-alpha0.1/fedaf-upload-seed0"] == "open, cifar100 is not here"
+    assert states["cifar100-alpha0.1/fedaf-upload-seed0"] == "no data"
+    assert "cifar100 is not in data, so 1 of the runs must wait" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """``fedaf reproduce``: the paper's tables, run by run, and the report that sets them beside the paper."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedaf.errors import UserError
-from fedaf.reproduction import SEEDS
+from fedaf.reproduction import SEEDS, Cell
 from fedaf.reproduction_order import Filter, plan
 from fedaf.terminal import Terminal, print_line
 
@@ -89,6 +90,9 @@ def reproduce(
         _say_damaged(reproduction, terminal)
         if list_:
             terminal.console.print(_listed(reproduction))
+            waiting = [cell for cell in reproduction.open if not reproduction.has_data(cell)]
+            for line in _without_data(reproduction, waiting):
+                print_line(terminal.console, line)
         else:
             say: Callable[[str], None] = (
                 (lambda _: None) if quiet else (lambda line: print_line(terminal.console, line))
@@ -131,20 +135,30 @@ def _listed(reproduction: "Reproduction") -> "Table":
     from fedaf.reporting.tables import duration
 
     shown = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    shown.add_column("run", no_wrap=True)
+    shown.add_column("run", overflow="fold")
     shown.add_column("", no_wrap=True)
-    shown.add_column("time left", justify="right", no_wrap=True)
+    shown.add_column("left", justify="right", no_wrap=True)
     for cell in reproduction.cells:
         seconds = None if cell in reproduction.done else reproduction.seconds_left(cell)
         state = "open"
         if cell in reproduction.done:
             state = "done"
         elif not reproduction.has_data(cell):
-            state = f"open, {cell.dataset} is not here"
+            state = "no data"
         elif rounds := reproduction.rounds_done(cell):
             state = f"round {rounds} of {config_of(cell).run.rounds}"
         shown.add_row(cell.directory, state, "" if seconds is None else duration(seconds))
     return shown
+
+
+def _without_data(reproduction: "Reproduction", waiting: Sequence[Cell]) -> list[str]:
+    """A line for each data set that is not here."""
+    count = Counter(cell.dataset for cell in waiting)
+    data_dir = reproduction.places.data_dir
+    return [
+        f"{name} is not in {data_dir}, so {runs} of the runs must wait; fedaf data list says how to get it."
+        for name, runs in count.items()
+    ]
 
 
 def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> list[str]:
@@ -152,10 +166,7 @@ def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> lis
     lines = []
     if quiet:
         lines += [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()]
-    for name in dict.fromkeys(cell.dataset for cell in tally.no_data):
-        count = sum(cell.dataset == name for cell in tally.no_data)
-        where = f"{name} is not in {reproduction.places.data_dir}"
-        lines.append(f"{where}, so {count} of the runs must wait; fedaf data list says how to get it.")
+    lines += _without_data(reproduction, tally.no_data)
     finished = len(reproduction.done) + len(tally.finished)
     done = f"{finished} of {len(reproduction.cells)} runs are in {reproduction.places.results}"
     rest = f"; {reproduction.time_left(tally.left)}: the same command goes on" if tally.left else ""
