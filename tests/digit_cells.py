@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedaf.federation.observer import Observer
 from fedaf.reproduce import Audience, Budget, Places, Reproduction, Tally
-from fedaf.reproduction import Cell, Line, Section, Table
+from fedaf.reproduction_cells import Cell, Line, Section, Table
 
 SMALL = (("model.width", 8), ("partition.clients", 3), ("run.threads", 1))
 FEDAVG = Cell("digits", 0.1, "fedavg", 0, (("local_epochs", 1),), rounds=3, more=SMALL)

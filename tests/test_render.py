@@ -13,7 +13,8 @@ from fedaf.errors import UserError
 from fedaf.render import render
 from fedaf.reporting import comparison
 from fedaf.reporting.comparison import Row
-from fedaf.reproduction import METHODS, Line, Section, Table, shown
+from fedaf.reproduction import METHODS
+from fedaf.reproduction_cells import Line, Section, Table, shown
 from fedaf.reproduction_order import Filter, plan
 
 ROOT = Path(__file__).parent.parent

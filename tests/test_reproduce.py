@@ -17,7 +17,7 @@ from digit_cells import BROKEN, FEDAF, FEDAVG, FEDAVG_1, places, reproduced
 from fedaf.archive import Archive, Run, config_of, identity
 from fedaf.federation.observer import Observer
 from fedaf.reproduce import Budget, Pace, Reproduction
-from fedaf.reproduction import Cell
+from fedaf.reproduction_cells import Cell
 from fedaf.reproduction_order import Filter, plan
 
 HERE = Path(__file__).parent

@@ -6,7 +6,8 @@ from fedaf.archive import config_of, identity
 from fedaf.data.catalog import CATALOG
 from fedaf.errors import UserError
 from fedaf.methods import registry
-from fedaf.reproduction import ALPHAS, CONTROLS, CORE, LABEL_SKEW, METHODS, Cell, paper, tables
+from fedaf.reproduction import ALPHAS, CONTROLS, CORE, LABEL_SKEW, METHODS, paper, tables
+from fedaf.reproduction_cells import Cell
 from fedaf.reproduction_order import Filter, plan
 
 ALL = plan("all", Filter())

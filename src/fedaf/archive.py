@@ -16,7 +16,7 @@ from fedaf.errors import UserError
 from fedaf.federation.checkpoint import write_atomically
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT
 from fedaf.reporting.figures import read_result
-from fedaf.reproduction import Cell
+from fedaf.reproduction_cells import Cell
 
 COUNTS = "counts.json"
 

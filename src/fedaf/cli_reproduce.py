@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedaf.errors import UserError
-from fedaf.reproduction import SEEDS, Cell
+from fedaf.reproduction import SEEDS
+from fedaf.reproduction_cells import Cell
 from fedaf.reproduction_order import Filter, plan
 from fedaf.terminal import Terminal, print_line
 

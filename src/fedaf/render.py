@@ -11,7 +11,8 @@ from fedaf.data import catalog
 from fedaf.federation.checkpoint import write_atomically
 from fedaf.reporting import comparison, figures, paper_figures
 from fedaf.reporting.comparison import Row
-from fedaf.reproduction import FEATURE_SKEW, SEEDS, TARGET, Cell, Line, Section, Table, shown, tables
+from fedaf.reproduction import FEATURE_SKEW, SEEDS, TARGET, tables
+from fedaf.reproduction_cells import Cell, Line, Section, Table, shown
 
 REPORT, PICTURES = "RESULTS.md", "results"
 

@@ -20,7 +20,7 @@ from fedaf.federation.checkpoint import write_atomically
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import CONFIG, RESULT, read_metrics
 from fedaf.reporting.tables import duration
-from fedaf.reproduction import Cell
+from fedaf.reproduction_cells import Cell
 
 log = logging.getLogger(__name__)
 

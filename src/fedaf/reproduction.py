@@ -1,15 +1,13 @@
-"""What the paper's tables are made of: every run they need, and the number the paper prints.
-
-A cell is one run. The same cell may stand in several tables, and is run once."""
+"""The paper's tables: every run they need, and the number the paper prints."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fedaf.presets import AUGMENT
+from fedaf.reproduction_cells import Cell, Line, Section, Table, shown
+from fedaf.reproduction_settings import settings
 
 METHODS = ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen", "feddm", "fedaf")
 CORE = ("fedaf", "feddm", "fedavg")
@@ -22,125 +20,6 @@ FEATURE_SKEW = ("domainnet", "pacs")
 ALPHAS = (0.02, 0.05, 0.1)
 SEEDS = (0, 1, 2)
 TARGET = 60.0  # per cent, of the paper's sentence on convergence
-
-_HELD_OUT_SEED = 100  # and above
-_HELD_OUT_ROUNDS = 7  # after which the first choices of a run show
-
-_NAMES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "fashionmnist": "FashionMNIST",
-    "domainnet": "DomainNet",
-    "pacs": "PACS",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedbn": "FedBN",
-    "moon": "MOON",
-    "feddyn": "FedDyn",
-    "fedgen": "FedGen",
-    "feddm": "FedDM",
-    "fedaf": "FedAF",
-    "convnet": "ConvNet",
-    "resnet18": "ResNet18",
-    "fedaf-zero-steps": "control: mean images, no condensation",
-    "fedaf-random-images": "control: random private images, as they are",
-    "fedaf-without-cdc": "FedAF without CDC",
-    "fedaf-without-lgkm": "FedAF without LGKM",
-}
-
-
-def shown(name: str) -> str:
-    """A name as people write it."""
-    return _NAMES.get(name, name)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run: what differs from the paper's preset for its data set and method. ``alpha`` is ``None`` for a split by
-    domain; ``variant`` is the method with a word for its ``options`` (of the table ``method``)."""
-
-    dataset: str
-    alpha: float | None
-    variant: str
-    seed: int = 0
-    options: tuple[tuple[str, Any], ...] = ()
-    model: str = "convnet"
-    rounds: int | None = None
-    more: tuple[tuple[str, Any], ...] = ()  # other settings, by their full names
-
-    @property
-    def method(self) -> str:
-        return self.variant.partition("-")[0]
-
-    @property
-    def setting(self) -> str:
-        """The data and their split."""
-        return self.dataset if self.alpha is None else f"{self.dataset}-alpha{self.alpha:g}"
-
-    @property
-    def kind(self) -> str:
-        """All but the seed."""
-        return f"{self.setting}/{self.variant}" + (f"-{self.model}" if self.model != "convnet" else "")
-
-    @property
-    def directory(self) -> str:
-        """Where its run lies, below the folder of all runs."""
-        return f"{self.kind}-seed{self.seed}"
-
-    @property
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """Its configuration, as tables over the preset ``paper``."""
-        tables: dict[str, dict[str, Any]] = {
-            "run": {"seed": self.seed, **({} if self.rounds is None else {"rounds": self.rounds})},
-            "data": {"name": self.dataset},
-            "partition": {"kind": "domain"} if self.alpha is None else {"kind": "dirichlet", "alpha": self.alpha},
-            "model": {"name": self.model},
-            "method": {"name": self.method, **dict(self.options)},
-        }
-        for path, value in self.more:
-            table, _, key = path.partition(".")
-            tables.setdefault(table, {})[key] = list(value) if isinstance(value, tuple) else value
-        return tables
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a table: a cell for each seed, and what the paper prints, as mean and standard deviation."""
-
-    label: str
-    cells: tuple[Cell, ...]
-    paper: tuple[float, float | None] | None = None
-    paper_by_domain: Mapping[str, float] | None = None
-
-
-@dataclass(frozen=True)
-class Section:
-    """Rows that belong together. ``name`` names its pictures; ``within`` counts only that many rounds."""
-
-    name: str
-    title: str
-    lines: tuple[Line, ...]
-    within: int | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """``measure`` says what a figure is: accuracy, accuracy by domain, MiB of an upload, or rounds to a target."""
-
-    name: str
-    title: str
-    note: str
-    sections: tuple[Section, ...]
-    measure: str = "accuracy"
-
-    @property
-    def lines(self) -> list[tuple[Section, Line]]:
-        return [(section, line) for section in self.sections for line in section.lines]
-
-    @property
-    def cells(self) -> list[Cell]:
-        """Each once."""
-        return list(dict.fromkeys(cell for _, line in self.lines for cell in line.cells))
 
 
 @cache
@@ -305,116 +184,6 @@ def _convergence(seeds: tuple[int, ...]) -> Table:
     return Table("convergence", "Convergence", note, (Section("convergence", "", tuple(lines)),), "rounds")
 
 
-def _settings(seeds: tuple[int, ...]) -> Table:
-    """Choices that the paper leaves open, with a seed and on images that no other table has, whatever ``seeds`` are."""
-    five = tuple(name for name in AUGMENT if name not in ("rotate", "saturation"))
-    as_it_is = "as in every other table"
-    to_the_end = [
-        _held_out("cifar10", "chosen", as_it_is, rounds=20),
-        _held_out("cifar10", "clip1", "gradients of the images clipped at 1", {"image_clip": 1.0}, rounds=20),
-        _held_out("cifar10", "fresh", "images start anew in each round", {"continue_images": False}, rounds=20),
-    ]
-    cifar10 = [
-        *to_the_end,
-        _held_out("cifar10", "clip2", "gradients of the images clipped at 2", {"image_clip": 2.0}),
-        _held_out("cifar10", "augment0", "no augmentation", augment=()),
-        _held_out("cifar10", "augment5", "augmentation without rotation and saturation", augment=five),
-        _held_out("cifar10", "augment8", "augmentation with cutout too", augment=(*AUGMENT, "cutout")),
-        _held_out("cifar10", "mean5", "images start from means of 5", {"init_mean_of": 5}),
-        _held_out("cifar10", "mean20", "images start from means of 20", {"init_mean_of": 20}),
-        _held_out("cifar10", "momentum", "momentum 0.5 for the images", {"image_momentum": 0.5}),
-        _held_out("cifar10", "sum", "LGKM as a sum over classes", {"lgkm_reduction": "sum"}),
-        _held_out("cifar10", "batch", "BatchNorm with statistics of the batch", {"bn_mode": "batch"}),
-    ]
-    cifar100 = [
-        _held_out("cifar100", "chosen", as_it_is),
-        _held_out("cifar100", "mean10", "images start from means of 10", {"init_mean_of": 10}),
-        _held_out("cifar100", "fresh", "images start anew in each round", {"continue_images": False}),
-        _held_out(
-            *("cifar100", "fresh-mean10", "images start anew in each round, from means of 10"),
-            {"continue_images": False, "init_mean_of": 10},
-        ),
-    ]
-    fashionmnist = [
-        _held_out("fashionmnist", "chosen", as_it_is),
-        _held_out("fashionmnist", "fresh", "images start anew in each round", {"continue_images": False}),
-        _held_out("fashionmnist", "flip", "images flipped", augment=("flip",), rounds=12),
-        _held_out("fashionmnist", "augment7", "augmentation of CIFAR-10", augment=tuple(AUGMENT)),
-        _held_out("fashionmnist", "mean5", "images start from means of 5", {"init_mean_of": 5}),
-        _held_out("fashionmnist", "mean20", "images start from means of 20", {"init_mean_of": 20}),
-        _held_out("fashionmnist", "mean50", "images start from means of 50", {"init_mean_of": 50}),
-        _held_out("fashionmnist", "temperature1", "temperature 1", {"temperature": 1.0}),
-        _held_out("fashionmnist", "students-all", "LGKM over all condensed images", {"lgkm_students": "all"}),
-        _held_out("fashionmnist", "without-lgkm", "without LGKM", {"lgkm": False}),
-    ]
-    small = [
-        _small("fedaf", "gamma0.9", "FedAF as elsewhere", {}),
-        _small("fedaf", "augment0", "FedAF, no augmentation", {}, augment=()),
-        _small("fedaf", "mean5", "FedAF, images start from means of 5", {"init_mean_of": 5}),
-        _small("fedaf", "mean20", "FedAF, images start from means of 20", {"init_mean_of": 20}),
-        _small("fedaf", "fresh", "FedAF, images start anew in each round", {"continue_images": False}),
-        _small("fedaf", "batch", "FedAF, BatchNorm with statistics of the batch", {"bn_mode": "batch"}),
-        _small("fedaf", "momentum", "FedAF, momentum 0.5 for the images", {"image_momentum": 0.5}),
-        _small("fedaf", "clip1", "FedAF, gradients of the images clipped at 1", {"image_clip": 1.0}),
-        _small("fedaf", "sum", "FedAF, LGKM as a sum over classes", {"lgkm_reduction": "sum"}),
-        _small("fedaf", "gamma0.7", "FedAF, gamma 0.7", {"gamma": 0.7}),
-        _small("fedaf", "gamma0.5", "FedAF, gamma 0.5", {"gamma": 0.5}),
-        _small("feddm", "rho1.6", "FedDM, distance 1.6", {"rho": 1.6}),
-        _small("feddm", "rho5", "FedDM as elsewhere, distance 5", {}),
-        _small("feddm", "rho10", "FedDM, distance 10", {"rho": 10.0}),
-    ]
-    rounds, of = _HELD_OUT_ROUNDS, "alpha 0.02"
-    sections = (
-        Section("settings-cifar10", f"CIFAR-10, {of}, {rounds} rounds", tuple(cifar10), within=rounds),
-        Section("settings-cifar10-20", f"CIFAR-10, {of}, 20 rounds", tuple(to_the_end)),
-        Section("settings-cifar100", f"CIFAR-100, {of}, {rounds} rounds", tuple(cifar100), within=rounds),
-        Section("settings-fashionmnist", f"FashionMNIST, {of}, {rounds} rounds", tuple(fashionmnist), within=rounds),
-        Section("settings-small", f"CIFAR-10, {of}, small, 5 rounds", tuple(small)),
-    )
-    note = (
-        "What the paper leaves open, one choice at a time: accuracy of FedAF on 5,000 training images that nobody "
-        f"trained on, with seeds from {_HELD_OUT_SEED} on, which no other table has. Upload and copy audit are of the "
-        "whole run, which may be longer. Differences below a point or two may be chance. The last part is small enough "
-        "for a CPU (32 channels, IPC 10, 80 steps with 64 real images a class, 150 epochs of the server with a "
-        "learning rate of 0.01 and batches of 64); its last rows are about how far the networks that images are "
-        "condensed under are from the global model."
-    )
-    return Table("settings", "Settings", note, sections)
-
-
-def _held_out(
-    dataset: str,
-    name: str,
-    label: str,
-    options: Mapping[str, Any] | None = None,
-    augment: tuple[str, ...] | None = None,
-    rounds: int = _HELD_OUT_ROUNDS,
-    *,
-    method: str = "fedaf",
-    seeds: Sequence[int] = (_HELD_OUT_SEED,),
-    more: tuple[tuple[str, Any], ...] = (),
-) -> Line:
-    more = (("data.validation", 5000), *more)
-    if augment is not None:
-        more += (("training.augment", augment),)
-    variant, settings = f"{method}-held-out-{name}", tuple((options or {}).items())
-    cells = [Cell(dataset, 0.02, variant, seed, settings, rounds=rounds, more=more) for seed in seeds]
-    return _line(method, cells, label=label)
-
-
-def _small(
-    method: str, name: str, label: str, options: Mapping[str, Any], augment: tuple[str, ...] | None = None
-) -> Line:
-    """Minutes on a CPU."""
-    condensing = {"ipc": 10, "local_steps": 80, "real_batch": 64}
-    server = {"server_epochs": 150, "server_lr": 0.01, "server_batch": 64}
-    settings = {**condensing, **server, **options}
-    seeds, more = (_HELD_OUT_SEED, _HELD_OUT_SEED + 1), (("model.width", 32),)
-    return _held_out(
-        *("cifar10", f"small-{name}", label, settings, augment), rounds=5, method=method, seeds=seeds, more=more
-    )
-
-
 _TABLES: tuple[Callable[[tuple[int, ...]], Table], ...] = (
-    *(_label_skew, _feature_skew, _ipc, _core_designs, _gamma, _resnet18, _communication, _convergence, _settings),
+    *(_label_skew, _feature_skew, _ipc, _core_designs, _gamma, _resnet18, _communication, _convergence, settings),
 )

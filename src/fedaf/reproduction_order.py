@@ -6,7 +6,8 @@ from typing import Any
 
 from fedaf.errors import UserError
 from fedaf.naming import nearest
-from fedaf.reproduction import CONTROLS, CORE, SEEDS, Cell, tables
+from fedaf.reproduction import CONTROLS, CORE, SEEDS, tables
+from fedaf.reproduction_cells import Cell
 
 
 @dataclass(frozen=True)
