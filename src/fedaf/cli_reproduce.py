@@ -1,7 +1,7 @@
 """``fedaf reproduce``: the paper's tables, run by run, and the report that sets them beside the paper."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +9,6 @@ import typer
 
 from fedaf.errors import UserError
 from fedaf.reproduction import SEEDS
-from fedaf.reproduction_cells import Cell
 from fedaf.reproduction_order import Filter, plan
 from fedaf.terminal import Terminal, print_line
 
@@ -91,8 +90,7 @@ def reproduce(
         _say_damaged(reproduction, terminal)
         if list_:
             terminal.console.print(_listed(reproduction))
-            waiting = [cell for cell in reproduction.open if not reproduction.has_data(cell)]
-            for line in _without_data(reproduction, waiting):
+            for line in _without_data(reproduction):
                 print_line(terminal.console, line)
         else:
             say: Callable[[str], None] = (
@@ -152,9 +150,9 @@ def _listed(reproduction: "Reproduction") -> "Table":
     return shown
 
 
-def _without_data(reproduction: "Reproduction", waiting: Sequence[Cell]) -> list[str]:
+def _without_data(reproduction: "Reproduction") -> list[str]:
     """A line for each data set that is not here."""
-    count = Counter(cell.dataset for cell in waiting)
+    count = Counter(cell.dataset for cell in reproduction.without_data)
     data_dir = reproduction.places.data_dir
     return [
         f"{name} is not in {data_dir}, so {runs} of the runs must wait; fedaf data list says how to get it."
@@ -167,7 +165,7 @@ def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> lis
     lines = []
     if quiet:
         lines += [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()]
-    lines += _without_data(reproduction, tally.no_data)
+    lines += _without_data(reproduction)
     finished = len(reproduction.done) + len(tally.finished)
     done = f"{finished} of {len(reproduction.cells)} runs are in {reproduction.places.results}"
     rest = f"; {reproduction.time_left(tally.left)}: the same command goes on" if tally.left else ""

@@ -138,7 +138,6 @@ class Tally:
     finished: list[Cell] = field(default_factory=list)
     failed: dict[Cell, str] = field(default_factory=dict)
     busy: list[Cell] = field(default_factory=list)
-    no_data: list[Cell] = field(default_factory=list)
     left: list[Cell] = field(default_factory=list)
 
 
@@ -175,12 +174,14 @@ class Reproduction:
         about = f"about {duration(sum(known))}" if known else ""
         return ", ".join(part for part in (f"{len(cells)} left", about, unknown) if part)
 
+    @property
+    def without_data(self) -> list[Cell]:
+        """The open cells whose data are not here."""
+        return [cell for cell in self.open if not self.has_data(cell)]
+
     def run(self, budget: Budget, audience: Audience) -> Tally:
         """Run what is open, the first first, until all is done or the budget is spent."""
-        tally = Tally(
-            left=[cell for cell in self.open if self.has_data(cell)],
-            no_data=[cell for cell in self.open if not self.has_data(cell)],
-        )
+        tally = Tally(left=[cell for cell in self.open if self.has_data(cell)])
         total, say = len(tally.left), audience.say
         while tally.left and not budget.spent:
             cell = tally.left[0]

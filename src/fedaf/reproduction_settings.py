@@ -10,8 +10,8 @@ _HELD_OUT_SEED = 100  # and above
 _HELD_OUT_ROUNDS = 7  # after which the first choices of a run show
 
 
-def settings(seeds: tuple[int, ...]) -> Table:
-    """Choices that the paper leaves open, with a seed and on images that no other table has, whatever ``seeds`` are."""
+def settings() -> Table:
+    """Choices that the paper leaves open, with seeds and on images that no other table has."""
     five = tuple(name for name in AUGMENT if name not in ("rotate", "saturation"))
     as_it_is = "as in every other table"
     to_the_end = [
@@ -102,8 +102,8 @@ def _held_out(
     more = (("data.validation", 5000), *more)
     if augment is not None:
         more += (("training.augment", augment),)
-    variant, settings = f"{method}-held-out-{name}", tuple((options or {}).items())
-    cells = [Cell(dataset, 0.02, variant, seed, settings, rounds=rounds, more=more) for seed in seeds]
+    variant, choices = f"{method}-held-out-{name}", tuple((options or {}).items())
+    cells = [Cell(dataset, 0.02, variant, seed, choices, rounds=rounds, more=more) for seed in seeds]
     return Line(label, tuple(cells))
 
 
@@ -113,8 +113,8 @@ def _small(
     """Minutes on a CPU."""
     condensing = {"ipc": 10, "local_steps": 80, "real_batch": 64}
     server = {"server_epochs": 150, "server_lr": 0.01, "server_batch": 64}
-    settings = {**condensing, **server, **options}
+    choices = {**condensing, **server, **options}
     seeds, more = (_HELD_OUT_SEED, _HELD_OUT_SEED + 1), (("model.width", 32),)
     return _held_out(
-        *("cifar10", f"small-{name}", label, settings, augment), rounds=5, method=method, seeds=seeds, more=more
+        *("cifar10", f"small-{name}", label, choices, augment), rounds=5, method=method, seeds=seeds, more=more
     )
