@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
-from commandline import COLOURS
-from fedaf import cli
-from fileserver import FileServer
+from fedaf.cli import main as cli
+from support.commandline import COLOURS
+from support.fileserver import FileServer
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

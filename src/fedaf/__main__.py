@@ -1,5 +1,5 @@
 """``python -m fedaf`` is the command line."""
 
-from fedaf.cli import main
+from fedaf.cli.main import main
 
 main()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from machines import Machines, end_of, machines
+from support.network.machines import Machines, end_of, machines
 
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
 pytestmark = [pytest.mark.network, pytest.mark.timeout(290)]

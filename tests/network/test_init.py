@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from machines import Machines, end_of, machines
+from support.network.machines import Machines, end_of, machines
 
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
 
-from fedaf.deploy_processes import free_ports
+from fedaf.deploy.processes import free_ports
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(290)]
 

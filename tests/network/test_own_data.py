@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from authority import certify
-from comparison import toml
-from fedaf.config import policy_toml
-from fedaf.deploy_processes import free_ports
+from fedaf.config.settings import policy_toml
+from fedaf.deploy.processes import free_ports
 from fedaf.protocol import Policy
-from machines import Machines, machines
+from support.network.authority import certify
+from support.network.comparison import toml
+from support.network.machines import Machines, machines
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(290)]
 

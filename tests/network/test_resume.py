@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from comparison import assert_as_in_one_process, tables, toml
-from loopback import Loopback, loopback
+from support.network.comparison import assert_as_in_one_process, tables, toml
+from support.network.loopback import Loopback, loopback
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 

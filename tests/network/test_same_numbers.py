@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from comparison import assert_as_in_one_process, tables, toml
-from loopback import Loopback, loopback
-from small import SMALL_FEDAF
+from support.network.comparison import assert_as_in_one_process, tables, toml
+from support.network.loopback import Loopback, loopback
+from support.small import SMALL_FEDAF
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from machines import Machines, machines
+from support.network.machines import Machines, machines
 
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
 
-from fedaf.deploy_credentials import make_authority
-from fedaf.deploy_processes import free_ports
+from fedaf.deploy.credentials import make_authority
+from fedaf.deploy.processes import free_ports
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 

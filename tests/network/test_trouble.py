@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from comparison import assert_as_in_one_process, tables, toml
-from fedaf.config import policy_toml
+from fedaf.config.settings import policy_toml
 from fedaf.protocol import Policy
-from loopback import Loopback, loopback
-from small import SMALL_FEDAF
+from support.network.comparison import assert_as_in_one_process, tables, toml
+from support.network.loopback import Loopback, loopback
+from support.small import SMALL_FEDAF
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
-AVERAGING, CONDENSING = "troubled:TroubledFedAvg", "troubled:TroubledFedAF"
+AVERAGING, CONDENSING = "support.network.troubled:TroubledFedAvg", "support.network.troubled:TroubledFedAF"
 DEADLINE = 40.0  # long for a phase of seconds, but the machine may be busy
 
 

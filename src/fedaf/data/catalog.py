@@ -9,13 +9,13 @@ from shlex import quote
 import numpy as np
 import torch
 
-from fedaf.data import cache, stored
-from fedaf.data.cache import Source
+from fedaf.common.naming import nearest
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.entries import CATALOG, Entry
+from fedaf.data.fetch.remotes import REMOTES
 from fedaf.data.readers import cifar, domainnet, folders, idx, npz, pacs
-from fedaf.data.remotes import REMOTES
-from fedaf.naming import nearest
+from fedaf.data.storage import cache, stored
+from fedaf.data.storage.cache import Source
 from fedaf.protocol import Key, UserError
 
 __all__ = ["CATALOG", "Entry", "check_name", "load", "locate"]

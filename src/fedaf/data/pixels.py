@@ -20,7 +20,7 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
     if images.is_cuda and kernels_work(images.device):
-        from fedaf.data import pixel_kernels
+        from fedaf.kernels import pixels as pixel_kernels
 
         return pixel_kernels.take(images, rows, *_affine(tuple(mean), tuple(std), images.device))
     return normalise(images[rows], mean, std)
@@ -36,7 +36,7 @@ def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 def kernels_work(device: torch.device) -> bool:
     """Whether kernels of this package can be built for a GPU and run on it; where not, a line in the log says why."""
     try:
-        from fedaf.data import pixel_kernels
+        from fedaf.kernels import pixels as pixel_kernels
 
         image, one = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device), torch.ones(1, device=device)
         right = float(pixel_kernels.take(image, torch.zeros(1, dtype=torch.int64, device=device), one, one)) == 1

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedaf.engine.compiled import CompiledEngine
+from fedaf.engine.cuda_graphs import CompiledEngine
 from fedaf.engine.eager import EagerEngine
 from fedaf.engine.precision import resolve_precision
 from fedaf.protocol import UserError

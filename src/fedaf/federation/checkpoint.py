@@ -5,7 +5,6 @@ and is replaced atomically.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fedaf.common.files import write_atomically
 from fedaf.protocol import Key, ServerState, Tensors, UserError, pack, prefixed, select
 
 LATEST = "LATEST"
@@ -28,16 +28,6 @@ class Checkpoint:
     server: ServerState
     accepted: Mapping[str, int]
     clients: Mapping[str, Tensors]
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file so that a reader, or a resumed run, sees the old content or the new, never a part."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:

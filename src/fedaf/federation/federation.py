@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedaf.client.evaluation import Evaluate, over_samples
 from fedaf.data.dataset import Split
 from fedaf.federation import checkpoint
 from fedaf.federation.checkpoint import Checkpoint
-from fedaf.federation.evaluation import Evaluate, over_samples
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, Terms, play_round
 from fedaf.federation.run_directory import RunDirectory
-from fedaf.federation.transport import Transport
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState
+from fedaf.protocol.transport import Transport
 from fedaf.training.evaluate import score
 
 

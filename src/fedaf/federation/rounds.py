@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from fedaf.federation.observer import Observer
-from fedaf.federation.transport import Replied, Request, Transport
 from fedaf.protocol import BelowQuorum, Engine, FedafError, Key, Method, Payload, Phase, Refused, ServerState
+from fedaf.protocol.transport import Replied, Request, Transport
 
 
 @dataclass(frozen=True)

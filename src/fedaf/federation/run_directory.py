@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fedaf.common.files import write_atomically
 from fedaf.errors import InUse
-from fedaf.federation.checkpoint import write_atomically
 from fedaf.protocol import Exhibit, UserError
 
 CONFIG, PARTITION, METRICS, RESULT = "config.toml", "partition.json", "metrics.jsonl", "result.json"

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedaf.condensation.audit import AUDIT_SCALARS, copy_audit, pool_audits
 from fedaf.condensation.condenser import Condensed, Job, Objective, condense
 from fedaf.condensation.initialisation import initial_images
 from fedaf.condensation.options import CondensationOptions
@@ -17,6 +16,7 @@ from fedaf.condensation.resampling import Networks
 from fedaf.data.pixels import to_uint8
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
+from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
 from fedaf.protocol import (
     Client,
     Disclosure,

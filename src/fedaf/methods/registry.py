@@ -2,8 +2,8 @@
 
 import inspect
 
-from fedaf.loading import load
-from fedaf.naming import nearest
+from fedaf.common.loading import load
+from fedaf.common.naming import nearest
 from fedaf.protocol import Method, UserError
 
 _BUILT_IN = {

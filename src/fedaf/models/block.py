@@ -7,9 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedaf.models import kernels, patch_kernels
-from fedaf.models.kernels import INTERPRETED, Affine, Running, Sizes, View
-from fedaf.models.patch_kernels import DTYPES, Images
+from fedaf.kernels import blocks as kernels
+from fedaf.kernels import patches as patch_kernels
+from fedaf.kernels.blocks import INTERPRETED, Affine, Running, Sizes, View
+from fedaf.kernels.patches import DTYPES, Images
 
 _FOLD_TILE = 256  # pixels
 _FINISH_TILE = (16, 128)  # channels, programs' sums

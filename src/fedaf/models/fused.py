@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from fedaf.data.pixels import kernels_work
 
 if TYPE_CHECKING:
+    from fedaf.kernels.blocks import Running
     from fedaf.models.block import Frame, Normalisation
-    from fedaf.models.kernels import Running
 
 _FEW_INPUTS = 4  # channels up to which the convolution is computed again rather than stored
 _FILTERS = (16, 32, 64, 128, 256)
@@ -76,7 +76,7 @@ class _Call(NamedTuple):
         return isinstance(self.norm, nn.BatchNorm2d) and self.norm.training
 
     def running(self, bias: Tensor | None) -> "Running":
-        from fedaf.models.kernels import Running
+        from fedaf.kernels.blocks import Running
 
         norm = self.norm
         assert isinstance(norm, nn.BatchNorm2d)
@@ -189,7 +189,7 @@ def _can_run(images: Tensor) -> bool:
         here = images.device.index == torch.cuda.current_device()  # where kernels are launched
         return here and torch.cuda.get_device_capability() >= _CAPABILITY and kernels_work(images.device)
     try:
-        from fedaf.models import kernels
+        from fedaf.kernels import blocks as kernels
     except ImportError:  # there is no triton for this platform, or none was installed
         return False
     return kernels.INTERPRETED

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from fedaf.models import own
+from fedaf.common.naming import nearest
+from fedaf.models import custom as own
 from fedaf.models.convnet import ConvNet
 from fedaf.models.resnet import ResNet18
 from fedaf.models.weights import initialise
-from fedaf.naming import nearest
 from fedaf.protocol import Key, Task, UserError
 
 MODELS = ("convnet", "resnet18")

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedaf.loading import reason
+from fedaf.common.loading import reason
 from fedaf.models.backbone import Backbone
-from fedaf.models.own import first_difference
+from fedaf.models.custom import first_difference
 from fedaf.models.weights import initialise, reset_of
 from fedaf.protocol import Architecture, Key, Task, UserError
 

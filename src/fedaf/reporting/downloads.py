@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedaf.data.download import Watch
+from fedaf.data.fetch.download import Watch
 from fedaf.reporting.tables import size
 
 _LARGE = 64 << 20  # bytes from which on plain lines say how far it is

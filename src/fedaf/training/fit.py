@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.condensation.augmentation import augment, draws_of, variations
+from fedaf.data.augmentation import augment, draws_of, variations
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
 

@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from fedaf.client.serving import Admission, serve
+from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.federation.client_state import ClientState
-from fedaf.federation.serving import Admission, serve
-from fedaf.federation.transport import Delivery, Failed, Listener, Request, Silent
 from fedaf.protocol import DeadlineExceeded, FedafError, Phase, Shard, Tensors
+from fedaf.protocol.transport import Delivery, Failed, Listener, Request, Silent
 
 log = logging.getLogger(__name__)
 
 
 class LocalTransport:
-    """Holds the shards and the state of every client. Implements ``fedaf.federation.transport.Transport``."""
+    """Holds the shards and the state of every client. Implements ``fedaf.protocol.transport.Transport``."""
 
     def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine, admission: Admission | None = None) -> None:
         self._shards, self._engine, self._admission = shards, engine, admission

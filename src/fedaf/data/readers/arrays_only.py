@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from fedaf.naming import printable
+from fedaf.common.naming import printable
 from fedaf.protocol import UserError
 
 _INSTRUCTIONS = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaf.data.cache import Source
 from fedaf.data.entries import Entry
-from fedaf.data.form import CHUNK, Writer
 from fedaf.data.readers import arrays_only
+from fedaf.data.storage.cache import Source
+from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
 
 _PIXELS = 3 * 32 * 32

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedaf.data.cache import Source
+from fedaf.common.naming import printable
 from fedaf.data.entries import Entry
 from fedaf.data.readers.images import ENDINGS, Watch
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
-from fedaf.naming import printable
+from fedaf.data.storage.cache import Source
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)

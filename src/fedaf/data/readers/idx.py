@@ -11,9 +11,9 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from fedaf.data.cache import Source
 from fedaf.data.entries import Entry
-from fedaf.data.form import CHUNK, Writer
+from fedaf.data.storage.cache import Source
+from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
 
 _FILES = {"x_train": "train-images", "y_train": "train-labels", "x_test": "t10k-images", "y_test": "t10k-labels"}

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from fedaf.common.naming import printable
 from fedaf.data.readers.trees import Sample
-from fedaf.naming import printable
 from fedaf.protocol import UserError
 
 

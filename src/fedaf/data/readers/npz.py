@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaf.data.cache import Source
-from fedaf.data.form import Damaged, Npz, Writer
-from fedaf.data.stored import check_images
+from fedaf.data.storage.cache import Source
+from fedaf.data.storage.form import Damaged, Npz, Writer
+from fedaf.data.storage.stored import check_images
 from fedaf.protocol import UserError
 
 _PARTS = ("train", "test")

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from fedaf.data.cache import Source
 from fedaf.data.entries import Entry
 from fedaf.data.readers.images import Watch
 from fedaf.data.readers.listed import find_list, listed, missing_domains
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
+from fedaf.data.storage.cache import Source
 from fedaf.protocol import UserError
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaf.data.cache import Source
-from fedaf.data.form import Writer
+from fedaf.common.naming import printable
 from fedaf.data.readers.images import ENDINGS, Mode, Tally, Watch, common, decode_all, quietly
-from fedaf.naming import printable
+from fedaf.data.storage.cache import Source
+from fedaf.data.storage.form import Writer
 from fedaf.protocol import Key, UserError
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Clients on machines of their own, reached over Flower. Only this folder and ``fedaf.flower`` import flwr."""
+"""Clients on machines of their own, reached over Flower. Only this folder and ``fedaf.deploy.apps`` import flwr."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from fedaf.transports.flower.node import Node
 from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
 
 if TYPE_CHECKING:
-    from fedaf.federation.serving import Site
+    from fedaf.client.serving import Site
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +57,10 @@ def _answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Me
 def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str], "Site"]) -> RecordDict:
     """One phase of one round: this client's share of what ``LocalTransport`` does for all."""
     started = time.monotonic()
-    from fedaf.federation.evaluation import phase_named
-    from fedaf.federation.serving import serve
-    from fedaf.federation.state_folder import StateFolder
-    from fedaf.federation.transport import Replied, Request
+    from fedaf.client.evaluation import phase_named
+    from fedaf.client.serving import serve
+    from fedaf.client.state_folder import StateFolder
+    from fedaf.protocol.transport import Replied, Request
 
     imported = time.monotonic()
     request = Request.decode(data)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedaf.common.naming import nearest
 from fedaf.errors import UserError
-from fedaf.naming import nearest
 
 _KEYS = {
     "client-id": str,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedaf.federation.transport import Delivery, Failed, Listener, Replied, Request, Silent
 from fedaf.protocol import BelowQuorum, Payload, Phase, Refused, Tensors
+from fedaf.protocol.transport import Delivery, Failed, Listener, Replied, Request, Silent
 from fedaf.transports.flower.registry import Registry
 from fedaf.transports.flower.wire import PHASE, Fact, from_records, to_records
 
@@ -20,7 +20,7 @@ _PARTS = ("import", "data", "model", "work")
 
 
 class FlowerTransport:
-    """Implements ``fedaf.federation.transport.Transport``. A round begins when ``min_clients`` are there, for which it
+    """Implements ``fedaf.protocol.transport.Transport``. A round begins when ``min_clients`` are there, for which it
     waits as many seconds as ``wait`` says."""
 
     def __init__(self, grid: Grid, *, min_clients: int, wait: float) -> None:

@@ -1,0 +1,227 @@
+"""The plain loops that ``fedaf bench`` compares with: PyTorch as most people write it, and condensation as the public
+code of distribution matching has it (Zhao and Bilen, WACV 2023): at every step a new network, and one class after the
+other.
+
+They are kind where that code is not: data are on the device, normalised already; the real pass has no gradient; rows
+are drawn on the device; nothing is logged, copied or waited for; TF32 is on. As in this package, BatchNorm takes
+running statistics while condensing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedaf.condensation.knowledge import average_over_owners, knowledge_matching, mean_logits, soft_labels
+from fedaf.condensation.matching import sliced_wasserstein
+from fedaf.methods.fedaf import FedAFOptions
+from fedaf.protocol import Task
+
+#: One client's real images by class, normalised, on the device.
+Pools = Mapping[int, Tensor]
+
+#: What ``augment`` does, as ``fedaf.data.augmentation`` names it.
+VARIATIONS = ("flip", "shift", "scale", "brightness", "contrast")
+
+_TEST_BATCH = 1000
+
+
+class PlainConvNet(nn.Module):
+    """The ConvNet of that code, with BatchNorm: layer after layer, and no layout of memory but PyTorch's own. Weights
+    have the names they have in ``fedaf.models.convnet``."""
+
+    def __init__(self, task: Task, filters: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for channels in (task.channels, filters, filters):
+            convolution = nn.Conv2d(channels, filters, 3, padding=1)
+            layers += [convolution, nn.BatchNorm2d(filters), nn.ReLU(inplace=True), nn.AvgPool2d(2)]
+        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.classifier = nn.Linear(filters * (task.height // 8) * (task.width // 8), task.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Both flags on, for a reference that is not slowed down by a default; afterwards as they were."""
+    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolutions.allow_tf32, products.allow_tf32
+    convolutions.allow_tf32 = products.allow_tf32 = True
+    try:
+        yield
+    finally:
+        convolutions.allow_tf32, products.allow_tf32 = before
+
+
+def condense(
+    pools: Sequence[Tensor],
+    images: Tensor,
+    *,
+    network: Callable[[], PlainConvNet],
+    steps: int,
+    batch: int,
+    lr: float,
+    momentum: float,
+    guide: Tensor | None = None,
+    lambda_loc: float = 0.0,
+) -> Tensor:
+    """Condense one client. ``pools`` are its real images of each class, ``images`` [classes, ipc, ...] what is learned
+    of them; ``network`` makes that of a step. FedAF guides them by its peers' mean logits, ``guide``."""
+    images = images.clone().requires_grad_()
+    optimiser = torch.optim.SGD([images], lr=lr, momentum=momentum)
+    for _ in range(steps):
+        real = [pool[torch.randint(len(pool), (batch,), device=pool.device)] for pool in pools]
+        loss = matching_loss(network(), real, images, guide=guide, lambda_loc=lambda_loc)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return images.detach()
+
+
+def matching_loss(
+    network: PlainConvNet,
+    real: Sequence[Tensor],
+    images: Tensor,
+    *,
+    guide: Tensor | None = None,
+    lambda_loc: float = 0.0,
+) -> Tensor:
+    """What a step minimises: over the classes, the sum of the squared distances of mean features."""
+    loss = torch.zeros((), device=images.device)
+    for label, real_of_class in enumerate(real):
+        with torch.no_grad():
+            target = network.features(real_of_class).mean(0)
+        features = network.features(images[label])
+        loss = loss + (target - features.mean(0)).square().sum()
+        if guide is not None:
+            logits = network.classifier(features).mean(0, keepdim=True)
+            loss = loss + lambda_loc * sliced_wasserstein(logits, guide[label : label + 1])
+    return loss
+
+
+def new_network(task: Task, *, filters: int, device: torch.device) -> PlainConvNet:
+    """A network with fresh weights to condense under, made as that code makes it: drawn on the host, then moved."""
+    return PlainConvNet(task, filters).to(device).eval().requires_grad_(False)
+
+
+def resampled(model: PlainConvNet, fresh: PlainConvNet, gamma: float) -> PlainConvNet:
+    """FedAF's network of a step: ``fresh``, blended with the global model."""
+    for parameter, old in zip(fresh.parameters(), model.parameters(), strict=True):
+        parameter.mul_(1 - gamma).add_(old.detach(), alpha=gamma)
+    for statistic, known in zip(fresh.buffers(), model.buffers(), strict=True):
+        statistic.copy_(known)
+    return fresh
+
+
+def train(
+    network: PlainConvNet,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    momentum: float,
+    penalty: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> None:
+    """Train in place by SGD with augmentation; ``penalty`` of a batch's logits and labels is added to the loss."""
+    optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum)
+    network.train()
+    for _ in range(epochs):
+        for rows in torch.randperm(len(labels), device=labels.device).split(batch):
+            logits = network(augment(images[rows]))
+            loss = F.cross_entropy(logits, labels[rows])
+            if penalty is not None:
+                loss = loss + penalty(logits, labels[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+
+def augment(images: Tensor) -> Tensor:
+    """Five variations of ``fedaf.data.augmentation`` with its strengths, one after the other."""
+    count, channels, height, width = images.shape
+    device = images.device
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, 1, 1, 1, device=device)
+
+    images = torch.where(uniform(0, 1) < 0.5, images.flip(3), images)
+
+    most = height // 8
+    top, left = torch.randint(2 * most + 1, (2, count, 1, 1, 1), device=device)
+    each = torch.arange(count, device=device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=device).view(-1, 1, 1)
+    row, column = torch.arange(height, device=device).view(-1, 1), torch.arange(width, device=device)
+    images = F.pad(images, (most, most, most, most))[each, channel, top + row, left + column]
+
+    zoom = torch.diag_embed(1 / 1.2 + (1.2 - 1 / 1.2) * torch.rand(count, 2, device=device))
+    affine = torch.cat([zoom, torch.zeros(count, 2, 1, device=device)], 2)
+    images = F.grid_sample(images, F.affine_grid(affine, list(images.shape), align_corners=False), align_corners=False)
+
+    images = images + uniform(-0.5, 0.5)
+    middle = images.mean((1, 2, 3), keepdim=True)
+    return middle + (images - middle) * uniform(0.5, 1.5)
+
+
+def fedaf_round(
+    model: PlainConvNet, clients: Sequence[Pools], *, fresh: Callable[[], PlainConvNet], options: FedAFOptions
+) -> None:
+    """One whole round, client after client: knowledge, condensation under networks blended with ``fresh`` ones, and
+    training of ``model``, in place."""
+    classes, device = model.classifier.out_features, model.classifier.weight.device
+    shares = [_knowledge(model, pools) for pools in clients]
+    guide, known = average_over_owners([(c.cpu(), v.cpu()) for c, v in shares], classes)
+    local, _ = average_over_owners([(c.cpu(), soft_labels(v, options.temperature).cpu()) for c, v in shares], classes)
+    guide, local, known = (t.to(device) for t in (guide, local, known))
+
+    images, labels = [], []
+    for pools, (owned, _) in zip(clients, shares, strict=True):
+        started = [
+            p[torch.randint(len(p), (options.ipc, options.init_mean_of), device=p.device)].mean(1)
+            for p in pools.values()
+        ]
+        condensed = condense(
+            list(pools.values()),
+            torch.stack(started),
+            network=lambda: resampled(model, fresh(), options.gamma),
+            steps=options.local_steps,
+            batch=options.real_batch,
+            lr=options.image_lr,
+            momentum=options.image_momentum,
+            guide=guide[owned],
+            lambda_loc=options.lambda_loc,
+        )
+        images.append(condensed.flatten(0, 1))
+        labels.append(owned.repeat_interleave(options.ipc))
+
+    log_local = local.log()
+
+    def penalty(logits: Tensor, labels: Tensor) -> Tensor:
+        v, counts = mean_logits(logits, labels, classes)
+        student = torch.log_softmax(v / options.temperature, dim=-1)
+        return options.lambda_glob * knowledge_matching(log_local, student, known & (counts > 0))
+
+    train(
+        model,
+        torch.cat(images),
+        torch.cat(labels),
+        epochs=options.server_epochs,
+        batch=options.server_batch,
+        lr=options.server_lr,
+        momentum=options.server_momentum,
+        penalty=penalty,
+    )
+
+
+@torch.no_grad()
+def _knowledge(model: PlainConvNet, pools: Pools) -> tuple[Tensor, Tensor]:
+    """A client's classes, and its mean logits of each."""
+    model.eval()
+    means = [torch.cat([model(part) for part in pool.split(_TEST_BATCH)]).mean(0) for pool in pools.values()]
+    return torch.tensor(list(pools), device=means[0].device), torch.stack(means)

@@ -1,0 +1,235 @@
+"""The work that ``fedaf bench`` times: ours, and the same by the plain loops, on the same made-up data. Each function
+makes everything ready and returns what is timed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from fedaf.bench import reference as reference
+from fedaf.bench.timing import Action
+from fedaf.condensation.condenser import Condensation, Job, Objective, Room, condense
+from fedaf.condensation.resampling import Blended
+from fedaf.data.pixels import normalise
+from fedaf.engine import EagerEngine
+from fedaf.federation.observer import Observer
+from fedaf.federation.rounds import Terms, play_round
+from fedaf.methods.fedaf import FedAF, FedAFOptions
+from fedaf.models import registry as models
+from fedaf.models.backbone import Backbone
+from fedaf.models.weights import FreshWeights
+from fedaf.protocol import Architecture, FedafError, Key, Shard, Task
+from fedaf.training.fit import Training
+from fedaf.transports.local import LocalTransport
+
+#: The classes of each client.
+Split = Sequence[Sequence[int]]
+
+_KEY = Key(0)
+_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the work is: ``held`` are a client's images of a class, ``block`` the steps that are timed together."""
+
+    held: int
+    block: int
+    round_steps: int
+    round_epochs: int
+    side: int = 32
+    filters: int = 128
+    real_batch: int = 256
+    ipc: int = 50
+    server_batch: int = 256
+    local_batch: int = 64
+
+
+class Work:
+    """Everything to be timed on one device, at one scale."""
+
+    def __init__(self, engine: EagerEngine, scale: Scale) -> None:
+        self.scale, self._engine, self._device = scale, engine, engine.device
+        mean, std = (0.5,) * 3, (0.25,) * 3
+        self.task = Task("bench", 3, scale.side, scale.side, _CLASSES, mean, std, reference.VARIATIONS)
+        self.options = FedAFOptions(
+            ipc=scale.ipc,
+            real_batch=scale.real_batch,
+            local_steps=scale.round_steps,
+            server_epochs=scale.round_epochs,
+            server_batch=scale.server_batch,
+        )
+        build = partial(models.build, "convnet", self.task, depth=3, width=scale.filters, norm="batch")
+        self.method = FedAF(self.options, self.task, Architecture(build))
+
+    def our_condensation(self, split: Split) -> Action:
+        """A block of steps of all clients, under fresh networks."""
+        model = self.method.build_model(_KEY).to(self._device)
+        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.fold("networks"), gamma=0)
+        jobs = [
+            Job(self._shard(classes), list(classes), self._start(classes), _KEY.fold("client", number))
+            for number, classes in enumerate(split)
+        ]
+        work = Condensation(
+            Room.of(jobs),
+            Objective(Backbone(model, self.task, self._device), networks),
+            options=self.options,
+            task=self.task,
+            engine=self._engine,
+        )
+        work.load(jobs)
+        done = count(1)
+
+        def block() -> None:
+            for _ in range(self.scale.block):
+                step = next(done)
+                work.draw(step)
+                work.move()
+                self._engine.tick(step, step)
+
+        return block
+
+    def reference_condensation(self, split: Split) -> Action:
+        clients = [(list(self._pools(classes).values()), self._start(classes).to(self._device)) for classes in split]
+
+        def block() -> None:
+            for pools, images in clients:
+                reference.condense(
+                    pools,
+                    images,
+                    network=self._plain_network,
+                    steps=self.scale.block,
+                    batch=self.options.real_batch,
+                    lr=self.options.image_lr,
+                    momentum=self.options.image_momentum,
+                )
+
+        return block
+
+    def small(self) -> FedAFOptions:
+        """What small clients do."""
+        quick = {"ipc": 5, "real_batch": 8} if self.scale.side < 32 else {"ipc": 10, "real_batch": 32}
+        steps = 2 * self.scale.block  # on the device's own terms
+        return self.options.model_copy(update={**quick, "local_steps": steps, "min_samples": 10})
+
+    def our_crowd(self, clients: int) -> Action:
+        """The whole condensation of so many clients with two small classes each, in groups that fit the memory."""
+        options, model = self.small(), self.method.build_model(_KEY).to(self._device)
+        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.fold("networks"), gamma=0)
+        objective = Objective(Backbone(model, self.task, self._device), networks)
+        jobs = [
+            Job(self._shard(classes, held=25), classes, self._start(classes, options.ipc), _KEY.fold("client", number))
+            for number, classes in enumerate([number % 10, (number + 1) % 10] for number in range(clients))
+        ]
+
+        def everyone() -> None:
+            for _ in condense(jobs, objective, options=options, task=self.task, engine=self._engine):
+                pass
+
+        return everyone
+
+    def reference_crowd(self, clients: int) -> Action:
+        options = self.small()
+        pools, start = self._pools([0, 1], held=25), self._start([0, 1], options.ipc).to(self._device)
+
+        def everyone() -> None:
+            for _ in range(clients):
+                reference.condense(
+                    list(pools.values()),
+                    start,
+                    network=self._plain_network,
+                    steps=options.local_steps,
+                    batch=options.real_batch,
+                    lr=options.image_lr,
+                    momentum=options.image_momentum,
+                )
+
+        return everyone
+
+    def our_training(self, batch: int) -> Action:
+        """An epoch on a block of batches."""
+        training = Training(
+            self.method.build_model(_KEY),
+            *self._batches(batch),
+            task=self.task,
+            batch_size=batch,
+            lr=self.options.server_lr,
+            momentum=self.options.server_momentum,
+            key=_KEY,
+            engine=self._engine,
+        )
+        return training.epoch
+
+    def reference_training(self, batch: int) -> Action:
+        images, labels = self._batches(batch)
+        return partial(
+            reference.train,
+            self._plain_network().requires_grad_(),
+            self._seen(images),
+            labels.to(self._device),
+            epochs=1,
+            batch=batch,
+            lr=self.options.server_lr,
+            momentum=self.options.server_momentum,
+        )
+
+    def our_round(self, split: Split) -> Action:
+        """The second round, the first that has all terms of the loss; from the same state at every call."""
+        shards = {f"client-{number}": self._shard(classes) for number, classes in enumerate(split)}
+        server = replace(self.method.initial(_KEY), round=1)
+
+        def play() -> None:
+            _, report = play_round(
+                server,
+                method=self.method,
+                transport=LocalTransport(shards, self._engine),
+                clients=list(shards),
+                accepted={},
+                run="bench",
+                terms=Terms(),
+                engine=self._engine,
+                observer=Observer(),
+            )
+            if report.failures:
+                raise FedafError(f"a client of the benchmark failed: {next(iter(report.failures.values()))}.")
+
+        return play
+
+    def reference_round(self, split: Split) -> Action:
+        clients = [self._pools(classes) for classes in split]
+
+        def play() -> None:
+            model = self._plain_network().requires_grad_()
+            reference.fedaf_round(model, clients, fresh=self._plain_network, options=self.options)
+
+        return play
+
+    def _shard(self, classes: Sequence[int], held: int | None = None) -> Shard:
+        """Of a client with these classes, the same data each time; which they are does not matter for the time."""
+        labels = torch.tensor(classes).repeat_interleave(held or self.scale.held)
+        return Shard(self._images(len(labels)), labels, _CLASSES)
+
+    def _pools(self, classes: Sequence[int], held: int | None = None) -> reference.Pools:
+        shard = self._shard(classes, held)
+        return {label: self._seen(shard.images[shard.rows_of(label)]) for label in classes}
+
+    def _start(self, classes: Sequence[int], ipc: int | None = None) -> Tensor:
+        return torch.randn(len(classes), ipc or self.scale.ipc, *self.task.image_shape, generator=_KEY.torch())
+
+    def _batches(self, batch: int) -> tuple[Tensor, Tensor]:
+        """A block of batches with random labels."""
+        size = self.scale.block * batch
+        return self._images(size), torch.randint(_CLASSES, (size,), generator=_KEY.torch())
+
+    def _images(self, size: int) -> Tensor:
+        return torch.randint(256, (size, *self.task.image_shape), dtype=torch.uint8, generator=_KEY.torch())
+
+    def _seen(self, images: Tensor) -> Tensor:
+        """Images as a network sees them, on the device."""
+        return normalise(images.to(self._device), self.task.mean, self.task.std)
+
+    def _plain_network(self) -> reference.PlainConvNet:
+        return reference.new_network(self.task, filters=self.scale.filters, device=self._device)

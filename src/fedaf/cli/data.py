@@ -1,0 +1,144 @@
+"""The commands about data sets: which there are, what is in them, how to get them."""
+
+import re
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedaf.cli.terminal import print_line
+from fedaf.errors import UserError
+
+if TYPE_CHECKING:
+    from fedaf.data.dataset import DataSet
+
+app = typer.Typer(name="data", help="Data sets: list them, look into one, fetch one.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A data set, as --dataset takes it.", show_default=False)]
+Fetched = Annotated[
+    str, typer.Argument(help="mnist, fashionmnist, cifar10, cifar100 or domainnet.", show_default=False)
+]
+DataDir = Annotated[Path, typer.Option(help="Folder that holds the data sets.")]
+Sheet = Annotated[
+    Path | None, typer.Option(help="PNG file for the contact sheet. (default: NAME-contact-sheet.png here)")
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(min=1, max=4096, help="Side image files are resized to. (default: 64, or their own if small)"),
+]
+MaxUnreadable = Annotated[float, typer.Option(min=0, max=1, help="Share of image files that may be unreadable.")]
+Mirror = Annotated[
+    str | None, typer.Option(help="Take all files, by their names, from below this address; same checksums.")
+]
+
+_DATA_DIR = Path("data")
+_SAMPLES = {
+    "digits": "1438 + 359",
+    "mnist": "60000 + 10000",
+    "fashionmnist": "60000 + 10000",
+    "cifar10": "50000 + 10000",
+    "cifar100": "50000 + 10000",
+    "pacs": "9991 in all",
+    "domainnet": "by its lists",
+}
+
+
+@app.command("list")
+def list_(data_dir: DataDir = _DATA_DIR) -> None:
+    """List the data sets, and where they are or how to get them."""
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedaf.data.catalog import CATALOG
+
+    table = Table("name", "classes", "image", "train + test", box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("where, or how to get it", overflow="fold")
+    for name, entry in CATALOG.items():
+        shape = " x ".join(map(str, entry.shape))
+        table.add_row(name, str(entry.num_classes), shape, _SAMPLES[name], escape(_where(name, data_dir)))
+    Console().print(table)
+
+
+@app.command()
+def inspect(
+    name: Name,
+    data_dir: DataDir = _DATA_DIR,
+    image_size: ImageSize = None,
+    max_unreadable: MaxUnreadable = 0.01,
+    out: Sheet = None,
+) -> None:
+    """Show what is in a data set: counts, colours, and some images of each class as a contact sheet."""
+    from fedaf.data import catalog
+    from fedaf.data.statistics import class_counts, domain_counts
+    from fedaf.reporting import figures, tables
+    from fedaf.reporting.progress import reading
+
+    sheet = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', Path(name).stem)}-contact-sheet.png")
+    if sheet.suffix.lower() != ".png":
+        raise UserError(f"--out is {sheet}, but the contact sheet is a PNG picture; give a name that ends in .png.")
+    console = Console(emoji=False)
+    with reading(console) as watch:
+        data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, watch=watch)
+    train, test = (class_counts(split, data.num_classes) for split in (data.train, data.test))
+    console.print(tables.counts_table("class", train, test, data.classes))
+    if data.domains:
+        train, test = (domain_counts(split, len(data.domains)) for split in (data.train, data.test))
+        console.print(tables.counts_table("domain", train, test, data.domains))
+    for line in (*_colours(data), *_unreadable(data)):
+        print_line(console, line)
+    print_line(console, f"Some images of each class are in {figures.contact_sheet(data, sheet)}.")
+
+
+@app.command()
+def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -> None:
+    """Download the official files of a data set, check them, and unpack them.
+
+    A download that was cut short goes on where it stopped; what is there and right is left as it is.
+    """
+    from fedaf.data.fetch.fetch import fetch
+    from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
+
+    console = Console()
+    fetch(name, data_dir, mirror=mirror, watch=(LiveDownloads if console.is_terminal else PlainDownloads)(console))
+
+
+def _where(name: str, data_dir: Path) -> str:
+    """Where a data set is, or the command that gets it. Nothing is read."""
+    from fedaf.data import catalog
+    from fedaf.data.fetch.remotes import REMOTES
+    from fedaf.reporting.tables import size
+
+    if name == "digits":
+        return "inside scikit-learn"
+    if found := catalog.locate(name, data_dir):
+        return str(found)
+    command = f"fedaf data fetch {name}" + (f" --data-dir {quote(str(data_dir))}" if data_dir != _DATA_DIR else "")
+    if name not in REMOTES:
+        return f"{command} says how"
+    return f"{command} ({size(sum(remote.size for remote in REMOTES[name]))})"
+
+
+def _colours(data: "DataSet") -> list[str]:
+    from fedaf.data.statistics import channel_statistics
+
+    mean, std, images = channel_statistics(data.train)
+    channels, height, width = data.train.images.shape[1:]
+    return [
+        f"Images: {channels} x {height} x {width} (channels, height, width).",
+        f"Mean by channel over {images} training images: {_figures(mean)}; normalised with {_figures(data.mean)}.",
+        f"Standard deviation: {_figures(std)}; normalised with {_figures(data.std)}.",
+    ]
+
+
+def _unreadable(data: "DataSet") -> list[str]:
+    if not data.unreadable:
+        return []
+    more = f" and {len(data.unreadable) - 10} more" if len(data.unreadable) > 10 else ""
+    return [f"Left out as unreadable, {len(data.unreadable)} files: {', '.join(data.unreadable[:10])}{more}."]
+
+
+def _figures(values: "list[float] | tuple[float, ...]") -> str:
+    return ", ".join(f"{value:.4f}" for value in values)

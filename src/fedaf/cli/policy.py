@@ -1,0 +1,63 @@
+"""``fedaf policy``: what a client lets a server ask of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(name="policy", help="A client's own policy: what a server may ask of it.", no_args_is_help=True)
+
+_REFUSED = 1
+
+
+@app.command()
+def show(
+    file: Annotated[Path | None, typer.Argument(help="A policy to check and show. (default: the default one)")] = None,
+) -> None:
+    """Print a policy as TOML with the meaning of each bound; without FILE the default, to start one's own from.
+
+    Try [bold]fedaf policy show > policy.toml[/].
+    """
+    from fedaf.config import settings as configuration
+
+    policy = configuration.read_policy(str(file) if file is not None else configuration.DEFAULT_POLICY)
+    print(configuration.policy_toml(policy), end="")
+
+
+@app.command()
+def check(
+    config: Annotated[Path, typer.Argument(help="The configuration a server wants to run, such as a config.toml.")],
+    policy: Annotated[str, typer.Option(help="The client's policy: a TOML file, or default.")] = "default",
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the split)"),
+    ] = None,
+) -> None:
+    """Say which clients would take part in a run, and why the others would refuse. Nothing is computed or sent.
+
+    Exits with 1 if any client would refuse.
+    """
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from fedaf.config import settings as configuration
+    from fedaf.protocol import Refused
+    from fedaf.runs.experiment import disclosure, own_counts, prepare
+
+    bounds = configuration.read_policy(policy)
+    asked = configuration.build(configuration.read_toml(config))
+    clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
+    table, refusals = Table("client", "samples", "", box=SIMPLE), 0
+    for client, counts in clients.items():
+        taken = disclosure(asked, counts)
+        each_round = sum(taken.images.values()) if taken else 0
+        verdict = "takes part" if taken is None or taken.fewest_samples else "takes part, with nothing to send"
+        try:  # in the last round, when most has been sent
+            bounds.admit(asked.method_name, taken, counts, sent=(asked.run.rounds - 1) * each_round)
+        except Refused as refusal:
+            verdict, refusals = f"refuses: {refusal}", refusals + 1
+        table.add_row(client, str(sum(counts)), verdict)
+    Console().print(table)
+    if refusals:
+        raise typer.Exit(_REFUSED)

@@ -1,0 +1,1 @@
+"""A client's side of a phase."""

@@ -1,0 +1,1 @@
+"""What every room needs: names, loading, files."""

@@ -1,0 +1,1 @@
+"""Downloading and unpacking official files."""

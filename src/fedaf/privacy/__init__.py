@@ -1,0 +1,1 @@
+"""What shared data reveal about private data."""

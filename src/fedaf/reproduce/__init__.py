@@ -1,0 +1,1 @@
+"""The paper's tables, run by run, and the report."""

@@ -1,0 +1,87 @@
+"""Features of a data set with domains, mapped to the plane by t-SNE: how far apart the domains are to a network."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedaf.config import settings as configuration
+from fedaf.data.pixels import normalise
+from fedaf.data.statistics import spread
+from fedaf.models.backbone import Backbone
+from fedaf.protocol import Key, UserError
+from fedaf.runs.experiment import prepare
+from fedaf.training.fit import fit
+
+_BATCH = 250
+_PRINCIPAL = 50  # components that t-SNE sees: distances in thousands of dimensions say little
+
+
+def domain_map(
+    dataset: str,
+    data_dir: Path,
+    *,
+    device: str = "auto",
+    backbone: str | None = None,
+    epochs: int = 5,
+    most: int = 250,
+    seed: int = 0,
+) -> tuple[np.ndarray, list[int], tuple[str, ...]]:
+    """Points [N, 2] for at most ``most`` test images of each domain, the domain of each, and their names. The features
+    are those before the classifier of a ConvNet that is trained here on all domains for some epochs, or of the network
+    that ``backbone`` (module:factory) makes, with the weights it comes with."""
+    tables: dict[str, dict[str, Any]] = {
+        "data": {"name": dataset, "dir": str(data_dir)},
+        "run": {"device": device, "seed": seed},
+        "model": {} if backbone is None else {"name": backbone, "keep_weights": True},
+        "method": {"name": "fedavg"},
+    }
+    experiment = prepare(configuration.build(tables))
+    data, task, engine, method = experiment.dataset, experiment.task, experiment.engine, experiment.method
+    if data.test.domains is None:
+        raise UserError(f"the data set {dataset!r} has no domains, so their features cannot be drawn.")
+    model = method.build_model(Key(seed))
+    if backbone is None:
+        train, key = data.train, Key(seed).fold("domains")
+        fit(
+            model,
+            train.images,
+            train.labels,
+            task=task,
+            epochs=epochs,
+            batch_size=64,
+            lr=0.01,
+            momentum=0.9,
+            key=key,
+            engine=engine,
+        )
+    weights = {name: tensor.to(engine.device) for name, tensor in model.state_dict().items()}
+    network = Backbone(model, task, engine.device, method.classifier)
+    rows = torch.cat([_some(data.test.domains == number, most) for number in range(len(data.domains))])
+    with torch.no_grad():
+        parts = [
+            network.features(weights, normalise(data.test.images[some].to(engine.device), task.mean, task.std)).cpu()
+            for some in rows.split(_BATCH)
+        ]
+    return _plane(torch.cat(parts).numpy(), seed), data.test.domains[rows].tolist(), data.domains
+
+
+def _some(mine: torch.Tensor, most: int) -> torch.Tensor:
+    found = mine.nonzero().flatten()
+    return found[spread(len(found), most)]
+
+
+def _plane(features: np.ndarray, seed: int) -> np.ndarray:
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    few = min(_PRINCIPAL, *features.shape)
+    reduced = PCA(few, random_state=seed).fit_transform(features.astype(np.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        points: np.ndarray = TSNE(perplexity=min(30.0, (len(reduced) - 1) / 3), random_state=seed).fit_transform(
+            reduced
+        )
+    return points

@@ -1,0 +1,51 @@
+"""How long a run will take on this device, from a short measurement of its model."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from fedaf.runs.experiment import Experiment
+from fedaf.protocol import Key
+
+_BATCH = {"cpu": 64, "cuda": 512, "mps": 256}
+_REPEATS = 3
+
+
+def seconds(experiment: Experiment) -> float | None:
+    """Images through the model by the method's own count, over the rate measured here; ``None`` where the method
+    cannot tell."""
+    work = experiment.method.workload(experiment.counts)
+    if work is None:
+        return None
+    engine, task = experiment.engine, experiment.task
+    model = experiment.method.build_model(Key(0)).to(engine.device).train()
+    draws = Key(0).torch(engine.device)
+    images = torch.randn(_BATCH[engine.device.type], *task.image_shape, generator=draws, device=engine.device)
+
+    def forward() -> None:
+        with torch.no_grad(), engine.arithmetic():
+            model(images)
+
+    def backward() -> None:
+        with engine.arithmetic():
+            loss = model(images).square().mean()
+        torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+
+    table = experiment.config
+    rounds = table.run.rounds * table.federation.participation
+    with Key(0).seeded(engine.device):  # dropout draws, and the caller's numbers are none of its business
+        forward_rate, backward_rate = (_rate(engine.repeated(step), images) for step in (forward, backward))
+        return rounds * (work.forward * forward_rate + work.backward * backward_rate)
+
+
+def _rate(step: Callable[[], None], images: torch.Tensor) -> float:
+    """Seconds an image."""
+    best = float("inf")
+    for _ in range(_REPEATS + 1):  # the first warms up, and is rarely the best
+        started = time.perf_counter()
+        step()
+        if images.device.type == "cuda":
+            torch.cuda.synchronize(images.device)
+        best = min(best, time.perf_counter() - started)
+    return best / len(images)

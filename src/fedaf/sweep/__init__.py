@@ -1,0 +1,1 @@
+"""Many runs: workers and budgets."""

@@ -1,0 +1,79 @@
+"""A client's states on its own disk."""
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from fedaf.client.state import ClientState
+from fedaf.client.state_folder import StateFolder
+from fedaf.protocol import Refused, UserError
+
+
+def state(run: str, value: float, sent: int = 0) -> ClientState:
+    return ClientState(run=run, committed={"h": torch.tensor([value])}, images_sent=sent)
+
+
+def test_each_run_has_a_state_of_its_own(tmp_path):
+    folder = StateFolder(tmp_path)
+    folder.write(state("one", 1.0))
+    folder.write(state("two", 2.0))
+    assert folder.read("one").committed["h"].item() == 1
+    assert folder.read("two").committed["h"].item() == 2
+    assert folder.read("three") == ClientState()
+
+
+def test_images_are_counted_over_all_runs(tmp_path):
+    folder = StateFolder(tmp_path)
+    folder.write(state("one", 1.0, sent=50))
+    folder.write(state("two", 1.0, sent=60))
+    assert [folder.read(run).images_sent for run in ("one", "two", "three")] == [60, 60, 60]
+
+
+def test_a_name_from_the_server_leads_nowhere(tmp_path):
+    (tmp_path / "states").mkdir()
+    StateFolder(tmp_path / "states").write(state("../../escape", 1.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["states"]
+    assert StateFolder(tmp_path / "states").read("../../escape").run == "../../escape"
+
+
+def test_runs_of_long_ago_are_forgotten_but_not_the_count(tmp_path):
+    folder = StateFolder(tmp_path)
+    for number in range(25):
+        folder.write(state(f"run-{number}", 1.0, sent=number))
+        os.utime(folder._file(f"run-{number}"), ns=(0, number))
+    folder.write(state("last", 1.0, sent=25))
+    assert len(list(tmp_path.glob("*.safetensors"))) == 20
+    assert folder.read("run-0").committed == {}
+    assert folder.read("run-24").committed
+    assert folder.read("new").images_sent == 25
+
+
+def test_a_damaged_state_is_named_whichever_run_asks(tmp_path):
+    folder = StateFolder(tmp_path)
+    folder.write(state("one", 1.0))
+    folder._file("one").write_bytes(b"x" * 40)
+    for run in ("one", "two"):
+        with pytest.raises(UserError, match=r"safetensors is damaged .* bring the file back"):
+            folder.read(run)
+
+
+def test_one_process_waits_for_another_and_gives_up_in_time(tmp_path):
+    folder, entered, done = StateFolder(tmp_path), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with folder.locked(seconds=None):
+            entered.set()
+            time.sleep(0.6)
+            done.set()
+
+    other = threading.Thread(target=work)
+    other.start()
+    entered.wait()
+    with pytest.raises(Refused, match="another process is still working"), folder.locked(seconds=0.1):
+        pass
+    with folder.locked(seconds=5):
+        assert done.is_set()
+    other.join()

@@ -1,0 +1,41 @@
+"""Settings are chosen by training images held out, never by the test split."""
+
+import pytest
+import torch
+
+import fedaf
+from fedaf.data.catalog import load
+from fedaf.data.dataset import with_validation
+from fedaf.protocol import UserError
+from support.small import SMALL
+
+
+def test_held_out_images_are_training_images_and_nobody_trains_on_them(tmp_path):
+    whole = load("digits", tmp_path)
+    data = with_validation(whole, 300)
+    assert (len(data.train), len(data.test)) == (len(whole.train) - 300, 300)
+    together = torch.cat([data.train.images, data.test.images]).flatten(1)
+    originals = sorted(map(tuple, whole.train.images.flatten(1).tolist()))
+    assert sorted(map(tuple, together.tolist())) == originals
+    assert data.test.labels.bincount(minlength=10).min() > 10
+
+
+def test_they_are_always_the_same(tmp_path):
+    first, again = (with_validation(load("digits", tmp_path), 50) for _ in range(2))
+    assert torch.equal(first.test.images, again.test.images)
+    assert torch.equal(first.train.labels, again.train.labels)
+
+
+def test_more_than_there_are_is_refused(tmp_path):
+    whole = load("digits", tmp_path)
+    with pytest.raises(UserError, match=r"data.validation is 5000, but digits has only \d+ training images"):
+        with_validation(whole, 5000)
+
+
+def test_a_result_says_what_it_was_tested_on():
+    settings = {**SMALL["settings"], "data.validation": 100}
+    found = fedaf.run(method="fedavg", **{**SMALL, "rounds": 1, "settings": settings}, local_epochs=1)
+    assert found.figures["tested_on"] == "100 held-out training images"
+    plain = fedaf.run(method="fedavg", **{**SMALL, "rounds": 1}, local_epochs=1)
+    assert plain.figures["tested_on"] == "test"
+    assert found.curve != plain.curve

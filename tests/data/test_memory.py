@@ -1,0 +1,64 @@
+"""Opening a data set of CIFAR-100's full size takes little memory, also when it is converted first."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.datafiles import python2_pickle
+from fedaf.data.storage.form import Writer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process's memory")
+
+COUNTS = {"train": 50_000, "test": 10_000}
+MEASURE = """
+import json, sys
+from pathlib import Path
+import torch
+from fedaf.data import catalog
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+
+open("/proc/self/clear_refs", "w").write("5")  # the peak starts from here
+before = peak()
+data = catalog.load("cifar100", Path(sys.argv[1]))
+opened = peak()
+total = int(data.train.images[::5000].sum())
+print(json.dumps([opened - before, peak() - before, len(data.train), total]))
+"""
+
+
+def measured(folder: Path) -> list[float]:
+    done = subprocess.run([sys.executable, "-c", MEASURE, folder], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_an_npz_is_opened_in_place(tmp_path):
+    piece = np.full((1000, 32, 32, 3), 7, np.uint8)
+    with open(tmp_path / "cifar100.npz", "wb") as file, Writer(file, tmp_path) as writer:
+        for part, count in COUNTS.items():
+            writer.images(f"x_{part}", (32, 32, 3), (piece for _ in range(count // 1000)))
+            writer.array(f"y_{part}", np.arange(count) % 100)
+    opened, read, count, total = measured(tmp_path)
+    print(f"opened with {opened:.0f} MB, rows read with {read:.0f} MB")
+    assert count == 50_000
+    assert total == 10 * 3072 * 7
+    assert read < 60
+
+
+def test_the_published_pickle_is_converted_piece_by_piece(tmp_path):
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for part, count in COUNTS.items():
+        labels = [n % 100 for n in range(count)]
+        batch = {b"data": np.full((count, 3072), 7, np.uint8), b"fine_labels": labels, b"coarse_labels": labels}
+        (folder / part).write_bytes(python2_pickle(batch | {b"filenames": [b"picture_s_%06d.png" % n for n in labels]}))
+    opened, read, count, total = measured(tmp_path)
+    print(f"opened with {opened:.0f} MB, rows read with {read:.0f} MB")
+    assert count == 50_000
+    assert total == 10 * 3072 * 7
+    assert read < 300

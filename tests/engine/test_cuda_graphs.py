@@ -1,0 +1,281 @@
+"""The fast engine against the eager one, on the same draws. Skipped where there is no GPU."""
+
+import copy
+import logging
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fedaf
+from fedaf.condensation.condenser import Condensation, Job, Objective, Room
+from fedaf.condensation.options import CondensationOptions
+from fedaf.condensation.resampling import Blended, Networks, Perturbed
+from fedaf.engine import EagerEngine, make_engine
+from fedaf.models.backbone import Backbone
+from fedaf.models.registry import build
+from fedaf.models.weights import FreshWeights
+from fedaf.protocol import DeadlineExceeded, Key, Shard, Task
+from fedaf.training.fit import Training, fit
+from support import zoo
+from support.small import SMALL, SMALL_FEDAF
+from support.tiny import AVERAGING
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+CUDA = torch.device("cuda")
+TASK = Task("some", 3, 32, 32, 10, (0.5,) * 3, (0.25,) * 3, augment=("flip", "shift", "brightness"))
+
+
+def engine(name: str, precision: str) -> EagerEngine:
+    return make_engine(name, CUDA, precision=precision)
+
+
+def model_of(task: Task = TASK, name: str = "convnet", **options: object) -> nn.Module:
+    model = build(name, task, Key(0), **{"depth": 3, "width": 64, "norm": "batch", **options})
+    with torch.no_grad():  # statistics of no fresh network
+        model(torch.randn(32, *task.image_shape, generator=Key(1).torch()))
+    return model.to(CUDA)
+
+
+def shard_of(classes: list[int], *, seed: int, task: Task = TASK, each: int = 40) -> Shard:
+    labels = torch.tensor(classes).repeat_interleave(each)
+    images = torch.randint(0, 256, (len(labels), *task.image_shape), dtype=torch.uint8, generator=Key(seed).torch())
+    return Shard(images, labels, task.num_classes)
+
+
+def gradients(
+    chosen: EagerEngine,
+    options: CondensationOptions,
+    *,
+    task: Task = TASK,
+    model: nn.Module | None = None,
+    perturbed: bool = False,
+    match_logits: bool = False,
+) -> list[Tensor]:
+    """Of two clients' images in five steps. Without momentum it is the velocity; the images themselves would hide much
+    of it in their rounding."""
+    model = model or model_of(task)
+    weights, fresh = model.state_dict(), FreshWeights(model)
+    networks: Networks = (Perturbed if perturbed else Blended)(weights, fresh, Key(0), 0.9)
+    objective = Objective(Backbone(model, task, CUDA), networks, lambda_loc=1.0, match_logits=match_logits)
+    jobs = []
+    for number, classes in enumerate(([0, 3], [1])):
+        draws = Key(number).torch()
+        images = 1 + 0.5 * torch.randn(len(classes), options.ipc, *task.image_shape, generator=draws)
+        targets = torch.randn(len(classes), task.num_classes, generator=draws)
+        jobs.append(Job(shard_of(classes, seed=number, task=task), classes, images, Key(number), targets))
+    work = Condensation(Room.of(jobs), objective, options=options, task=task, engine=chosen)
+    work.load(jobs)
+    found = []
+    for step in range(5):
+        work.draw(step)
+        work.move()
+        found.append(work._velocity.clone().cpu())
+    return found
+
+
+def options_of(**changes: object) -> CondensationOptions:
+    plain = {"ipc": 10, "real_batch": 32, "image_momentum": 0.0, "image_lr": 1.0}
+    return CondensationOptions.model_validate({**plain, **changes})
+
+
+def assert_alike(fast: list[Tensor], eager: list[Tensor], *, relative: float, cosine: float) -> None:
+    for ours, theirs in zip(fast, eager, strict=True):
+        a, b = ours.flatten().double(), theirs.flatten().double()
+        assert float((a - b).norm() / b.norm()) <= relative
+        assert float(a @ b / a.norm() / b.norm()) >= cosine
+
+
+CASES = {
+    "blended": {},
+    "clipped": {"options": {"image_clip": 0.01}},
+    "batch statistics": {"options": {"bn_mode": "batch"}},
+    "perturbed": {"perturbed": True},
+    "with logits": {"match_logits": True},
+}
+
+
+def case(name: str) -> dict[str, object]:
+    chosen = dict(CASES[name])
+    return {"options": options_of(**chosen.pop("options", {})), **chosen}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_condensation_in_fp32_has_the_gradients_of_the_eager_engine(name):
+    fast, eager = (gradients(engine(which, "fp32"), **case(name)) for which in ("compiled", "eager"))
+    assert_alike(fast, eager, relative=1e-4, cosine=0.9999999)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_condensation_in_bf16_has_nearly_the_gradients_of_the_eager_engine(name):
+    fast, eager = (gradients(engine(*which), **case(name)) for which in (("compiled", "bf16"), ("eager", "fp32")))
+    assert_alike(fast, eager, relative=0.06, cosine=0.998)
+
+
+SHAPES = {
+    "grey": Task("grey", 1, 28, 28, 10, (0.5,), (0.25,)),
+    "large": Task("large", 3, 64, 64, 7, (0.5,) * 3, (0.25,) * 3),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("name", "norm"), [("convnet", "batch"), ("convnet", "none"), ("resnet18", "batch")])
+def test_other_images_and_networks_have_the_same_gradients_too(shape, name, norm, monkeypatch):
+    # Sums in any order, as cuDNN has them by default, part at the kinks of a deep network's ReLUs within a few steps.
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    task = SHAPES[shape]
+    model = model_of(task, name, norm=norm)
+    fast, eager = (
+        gradients(engine(which, "fp32"), options_of(), task=task, model=model) for which in ("compiled", "eager")
+    )
+    assert_alike(fast, eager, relative=1e-4, cosine=0.9999999)
+
+
+def trained(chosen: EagerEngine, *, batch: int = 32, epochs: int = 3, clip: float | None = None) -> dict[str, Tensor]:
+    model, data = model_of(), shard_of([0, 1, 2, 3, 4], seed=9, each=15)  # 75 images: the last batch is smaller
+    fit(
+        model,
+        data.images,
+        data.labels,
+        task=TASK,
+        epochs=epochs,
+        batch_size=batch,
+        lr=0.01,
+        momentum=0.9,
+        key=Key(0),
+        engine=chosen,
+        clip=clip,
+    )
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_training_in_fp32_ends_with_the_weights_of_the_eager_engine(clip):
+    start = model_of().state_dict()
+    fast, eager = (trained(engine(which, "fp32"), clip=clip) for which in ("compiled", "eager"))
+    for name, w in eager.items():
+        if w.is_floating_point():
+            moved = float((w - start[name]).norm())
+            # cuDNN sums in the order that is fastest at the moment; at the kinks of ReLUs that can grow to this.
+            assert float((fast[name] - w).norm()) <= 5e-3 * moved + 1e-6, name
+        else:
+            assert torch.equal(fast[name], w)
+
+
+def test_training_in_bf16_moves_the_weights_as_the_eager_engine_does():
+    start = model_of().state_dict()
+    fast, eager = (trained(engine(*which), epochs=1) for which in (("compiled", "bf16"), ("eager", "fp32")))
+    for name in ("features.0.weight", "features.4.weight", "features.8.weight", "features.5.weight"):
+        ours, theirs = ((w[name] - start[name]).flatten().double() for w in (fast, eager))
+        assert float(ours @ theirs / ours.norm() / theirs.norm()) > 0.99, name
+
+
+def test_a_recorded_step_is_replayed_on_new_draws_each_time():
+    chosen = engine("compiled", "fp32")
+    moves = gradients(chosen, options_of())
+    assert chosen.recorder.works
+    assert all(not torch.allclose(a, b) for a, b in pairwise(moves))
+
+
+def test_dropout_differs_from_step_to_step_and_repeats_with_the_key():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(3 * 32 * 32, 10))
+    seen: list[list[Tensor]] = []
+    for _ in range(2):
+        kept: list[Tensor] = []
+        data, network = shard_of([0, 1], seed=3), copy.deepcopy(model)
+        with Key(5).seeded(CUDA):
+            training = Training(
+                network,
+                data.images,
+                data.labels,
+                task=TASK,
+                batch_size=80,
+                lr=0.0,
+                momentum=0.0,
+                key=Key(0),
+                engine=engine("compiled", "fp32"),
+            )
+            for _ in range(6):
+                training.epoch()
+                kept.append(training._totals["ce"].clone())
+        seen.append(kept)
+    assert len({round(float(loss), 5) for loss in seen[0]}) == 6
+    assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+
+
+class Impatient(nn.Module):
+    """Looks at its activations on the host, which cannot be recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        flat = images.flatten(1)
+        if float(flat.abs().max()) > 1e9:
+            flat = flat / 2
+        logits: Tensor = self.layer(flat)
+        return logits
+
+
+@pytest.mark.parametrize("method", ["fedaf", "fedavg"])
+def test_a_network_that_cannot_be_recorded_runs_as_plain_pytorch_and_is_logged_once(method, caplog):
+    options = SMALL_FEDAF if method == "fedaf" else {"local_epochs": 2}
+    settings = {"rounds": 2, "alpha": 0.1, "clients": 4, "device": "cuda", "precision": "fp32"}
+    with caplog.at_level(logging.WARNING, "fedaf"):
+        fast = fedaf.run(method=method, **settings, **options, engine="compiled", model=lambda *given: Impatient())
+    lines = [record.getMessage() for record in caplog.records if "plain PyTorch" in record.getMessage()]
+    assert len(lines) == 1
+    eager = fedaf.run(method=method, **settings, **options, engine="eager", model=lambda *given: Impatient())
+    assert fast.curve == pytest.approx(eager.curve, abs=0.6)
+
+
+@pytest.mark.parametrize("method", ["fedaf", "feddm", *AVERAGING])
+def test_every_method_learns_digits_as_well_as_on_the_eager_engine(method, caplog):
+    options = (
+        {"ipc": 10, "local_steps": 20, "real_batch": 32, "server_epochs": 20, "server_lr": 0.01}
+        if method in ("fedaf", "feddm")
+        else {"local_epochs": 2}
+    )
+    settings = {**SMALL, "settings": {"model.width": 16, "run.device": "cuda"}}
+    with caplog.at_level(logging.WARNING, "fedaf"):
+        fast = fedaf.run(method=method, **settings, **options, engine="compiled")
+    assert (fast.figures["engine"], fast.figures["precision"]) == ("compiled", "bf16")
+    assert not [record for record in caplog.records if "plain PyTorch" in record.getMessage()]
+    eager = fedaf.run(method=method, **settings, **options, engine="eager", precision="fp32")
+    assert fast.best_accuracy >= eager.best_accuracy - 6
+
+
+@pytest.mark.parametrize("name", zoo.ALL)
+def test_own_models_learn_on_the_fast_engine_too(name):
+    settings = {"rounds": 1, "alpha": 0.1, "clients": 4, "device": "cuda"}
+    result = fedaf.run(method="fedaf", **settings, **SMALL_FEDAF, model=f"support.zoo:{name}", engine="compiled")
+    assert all(torch.isfinite(t).all() for t in result.model.state_dict().values())
+
+
+@pytest.mark.parametrize(("precision", "coarse"), [("fp32", False), ("tf32", True), ("bf16", True)])
+def test_precision_holds_inside_and_is_as_it_was_after(precision, coarse):
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
+    with engine("compiled", precision).arithmetic():
+        assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is coarse
+        assert torch.is_autocast_enabled("cuda") is (precision == "bf16")
+    assert before == (
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
+    assert not torch.is_autocast_enabled("cuda")
+
+
+def test_a_deadline_stops_the_fast_engine_between_steps():
+    late = engine("compiled", "bf16").until(0.0)
+    with pytest.raises(DeadlineExceeded):
+        late.tick(1, 2)
+
+
+def test_a_run_on_the_fast_engine_is_resumed(tmp_path):
+    settings = {**SMALL, "settings": {"model.width": 16, "run.device": "cuda"}}
+    result = fedaf.run(method="fedaf", **settings, **SMALL_FEDAF, out=tmp_path / "run")
+    assert fedaf.resume(tmp_path / "run").curve == result.curve

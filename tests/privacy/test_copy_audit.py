@@ -1,0 +1,144 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
+from fedaf.protocol import Key, Payload, Schema, Shard
+
+CPU = torch.device("cpu")
+EXACT_COPY = 10 * math.log10(255**2 * 12)
+
+
+def flat_images(*colours: int) -> Tensor:
+    return torch.tensor(colours, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2).clone()
+
+
+def psnr(difference: float) -> float:
+    return 20 * math.log10(255 / difference)
+
+
+def audit(shared: Tensor, sources: list[list[list[int]]], shard: Shard, classes: list[int]) -> dict[str, float]:
+    report = copy_audit(shared, torch.tensor(sources, dtype=torch.int64), shard, classes, Key(0), CPU)
+    Schema(scalars=AUDIT_SCALARS).validate(Payload(scalars=report))
+    return report
+
+
+def random_shard(count: int, classes: int = 2) -> Shard:
+    images = torch.randint(0, 256, (count, 3, 4, 4), dtype=torch.uint8, generator=Key(0).torch())
+    return Shard(images, torch.arange(count) % classes, classes)
+
+
+def test_an_exact_copy_scores_the_highest_psnr_and_is_from_its_source() -> None:
+    shard = random_shard(10)
+    rows = [[[0], [4]], [[1], [7]]]
+    report = audit(shard.images[torch.tensor(rows).squeeze(2)], rows, shard, [0, 1])
+    assert pytest.approx(58.9, abs=0.05) == EXACT_COPY
+    assert report["audit_psnr_mean"] == pytest.approx(EXACT_COPY, abs=1e-3)
+    assert report["audit_psnr_max"] == pytest.approx(EXACT_COPY, abs=1e-3)
+    assert report["audit_from_source"] == 1
+    assert report["audit_images"] == 4
+
+
+def test_an_image_is_scored_against_its_nearest_and_counted_only_if_that_is_a_source() -> None:
+    shard = Shard(flat_images(10, 50, 200), torch.zeros(3, dtype=torch.int64), 1)
+    shared = flat_images(53, 190).unsqueeze(0)  # nearest are row 1 at distance 3 and row 2 at distance 10
+    report = audit(shared, [[[0, 1], [0, 1]]], shard, [0])
+    assert report["audit_psnr_max"] == pytest.approx(psnr(3), abs=1e-3)
+    assert report["audit_psnr_mean"] == pytest.approx((psnr(3) + psnr(10)) / 2, abs=1e-3)
+    assert report["audit_from_source"] == 0.5
+
+
+def test_psnr_averages_the_squared_error_over_pixels() -> None:
+    shard = Shard(flat_images(100, 100), torch.zeros(2, dtype=torch.int64), 1)
+    shared = torch.tensor([100, 104, 100, 108], dtype=torch.uint8).view(1, 1, 1, 2, 2)
+    report = audit(shared, [[[0]]], shard, [0])
+    assert report["audit_psnr_mean"] == pytest.approx(10 * math.log10(255**2 / ((16 + 64) / 4)), abs=1e-3)
+
+
+def test_the_nearest_is_looked_for_in_the_images_own_class() -> None:
+    shard = Shard(flat_images(10, 200), torch.tensor([0, 1]), 2)
+    report = audit(flat_images(200).unsqueeze(0), [[[0]]], shard, [0])
+    assert report["audit_psnr_mean"] == pytest.approx(psnr(190), abs=1e-3)
+    assert report["audit_from_source"] == 1
+
+
+def test_held_out_figures_exclude_the_image_itself() -> None:
+    shard = Shard(flat_images(10, 30), torch.zeros(2, dtype=torch.int64), 1)
+    report = audit(flat_images(0, 255).unsqueeze(0), [[[0], [1]]], shard, [0])
+    assert report["held_out_psnr_mean"] == pytest.approx(psnr(20), abs=1e-3)
+    assert report["held_out_psnr_max"] == pytest.approx(psnr(20), abs=1e-3)
+
+
+def test_held_out_figures_are_of_real_images_not_of_shared_ones() -> None:
+    shard = random_shard(12)
+    reports = []
+    for shared in (shard.images[[0, 2, 4]].unsqueeze(0), torch.zeros(1, 3, 3, 4, 4, dtype=torch.uint8)):
+        reports.append(audit(shared, [[[0], [2], [4]]], shard, [0]))
+    copies, black = reports
+    assert copies["audit_psnr_mean"] > black["audit_psnr_mean"] + 20
+    for name in ("held_out_psnr_mean", "held_out_psnr_max", "held_out_from_source"):
+        assert copies[name] == black[name]
+        assert copies[name] < EXACT_COPY - 20
+
+
+def test_held_out_from_source_tells_how_often_any_image_meets_those_sources() -> None:
+    shard = random_shard(8, classes=1)
+    shared = torch.zeros(1, 8, 3, 4, 4, dtype=torch.uint8)
+    every, none = [[list(range(8))] * 8], [[[]] * 8]
+    assert audit(shared, every, shard, [0])["held_out_from_source"] == 1
+    assert audit(shared, none, shard, [0])["held_out_from_source"] == 0
+
+
+def test_images_made_from_noise_have_no_source_to_be_near_to() -> None:
+    shard = random_shard(10)
+    report = audit(shard.images[[0, 2]].unsqueeze(0), [[[], []]], shard, [0])
+    assert report["audit_psnr_mean"] == pytest.approx(EXACT_COPY, abs=1e-3)
+    assert report["audit_from_source"] == 0
+
+
+@pytest.mark.parametrize("classes", [[], [0]])
+def test_a_report_has_the_agreed_scalars_whatever_there_was_to_audit(classes: list[int]) -> None:
+    shard = Shard(flat_images(10), torch.tensor([0]), 1)  # one image: nothing to hold out
+    shared = torch.zeros(len(classes), 2, 1, 2, 2, dtype=torch.uint8)
+    report = copy_audit(shared, torch.zeros(len(classes), 2, 1, dtype=torch.int64), shard, classes, Key(0), CPU)
+    Schema(scalars=AUDIT_SCALARS).validate(Payload(scalars=report))
+    assert report["audit_images"] == 2 * len(classes)
+    assert report["held_out_images"] == 0
+
+
+def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
+    def of_client(images: int, level: float) -> dict[str, float]:
+        return {
+            "audit_images": images,
+            "held_out_images": images // 10,
+            "audit_psnr_mean": level,
+            "audit_psnr_max": level + 5,
+            "audit_from_source": level / 100,
+            "held_out_psnr_mean": level - 5,
+            "held_out_psnr_max": level - 1,
+            "held_out_from_source": level / 200,
+        }
+
+    pooled = pool_audits([of_client(10, 20.0), of_client(30, 40.0), of_client(0, 58.0)])
+    assert pooled == {
+        "images": 40,
+        "held_out_images": 4,
+        "psnr_mean": pytest.approx(35.0),
+        "psnr_max": 45.0,
+        "from_source": pytest.approx(0.35),
+        "held_out_psnr_mean": pytest.approx(30.0),
+        "held_out_psnr_max": 39.0,
+        "held_out_from_source": pytest.approx(0.175),
+    }
+
+
+def test_a_client_with_nothing_held_out_does_not_pull_the_held_out_mean_down() -> None:
+    figures = dict.fromkeys(AUDIT_SCALARS, 0.0)
+    with_some = {**figures, "audit_images": 2, "held_out_images": 2, "held_out_psnr_mean": 15.0}
+    assert pool_audits([with_some, {**figures, "audit_images": 2}])["held_out_psnr_mean"] == 15.0
+
+
+def test_nothing_to_pool_is_an_empty_audit() -> None:
+    assert pool_audits([]) == {}

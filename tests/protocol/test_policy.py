@@ -1,0 +1,224 @@
+"""A server is untrusted: what it asks beyond a client's policy is refused with the reason, before any work."""
+
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+
+from fedaf.client.serving import Admission, serve
+from fedaf.client.state import ClientState
+from fedaf.config.settings import policy_toml, read_policy
+from fedaf.errors import BelowQuorum
+from fedaf.federation.rounds import Terms
+from fedaf.methods.registry import METHODS
+from fedaf.protocol import Disclosure, Key, Payload, Policy, Refused
+from fedaf.protocol.transport import Failed, Replied, Request, Silent
+from fedaf.transports.local import LocalTransport
+from support.commandline import TINY, assert_one_sentence
+from support.faults import FaultyTransport
+from support.small import SMALL_FEDAF, Rounds, shards, small_experiment
+
+HONEST = {**SMALL_FEDAF, "ipc": 5, "min_samples": 10, "local_steps": 10}
+
+
+def rounds_under(policy: Policy, method: str = "fedaf", quorum: float = 0.01, **options) -> Rounds:
+    experiment = small_experiment(method, **options)
+    admission = Admission(policy, experiment.method, method)
+    transport = LocalTransport(shards(experiment), experiment.engine, admission)
+    return Rounds(experiment, transport, Terms(quorum=quorum))
+
+
+def reasons(policy: Policy, method: str = "fedaf", **options) -> dict[str, str]:
+    """Who refuses a first round, and why."""
+    rounds = rounds_under(policy, method, **options)
+    seen: dict[str, str] = {}
+
+    def listen(client, request, delivery):
+        if isinstance(delivery, Failed):
+            seen[client] = delivery.reason
+        return delivery
+
+    rounds.transport = FaultyTransport(rounds.transport, listen)
+    try:
+        rounds.play()
+    except BelowQuorum:
+        assert len(seen) == len(rounds.experiment.counts)
+    return seen
+
+
+def test_an_honest_run_is_admitted_by_the_default_policy():
+    assert reasons(Policy(), **HONEST) == {}
+    assert reasons(Policy(), "feddm", **HONEST) == {}
+    assert reasons(Policy(), "fedavg", local_epochs=1) == {}
+
+
+@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"local_steps": 0}, "0 condensation steps are asked for, the policy wants min_local_steps 10"),
+        ({"init": "real", "allow_real_init": True}, "'real', the policy allows initialisations mean, noise"),
+        ({"min_samples": 5, "init": "noise"}, "samples, the policy wants min_samples 10"),
+    ],
+    ids=["zero steps", "real init", "few samples"],
+)
+def test_a_hostile_server_is_refused_by_the_default_policy(method, asked, words):
+    refused = reasons(Policy(), method, **{**HONEST, **asked})
+    holders = [c for c, counts in small_experiment("fedaf").counts.items() if any(counts)]
+    assert refused
+    assert all(words in reason for reason in refused.values())
+    if "min_samples" not in asked:
+        assert set(refused) == set(holders)
+
+
+def test_as_many_images_as_samples_are_refused_and_half_as_many_are_not():
+    counts = next(iter(small_experiment("fedaf").counts.values()))
+    largest = max(counts)
+    label = counts.index(largest)
+    others = {client: c for client, c in small_experiment("fedaf").counts.items() if max(c) >= largest}
+    refused = reasons(Policy(), **{**HONEST, "ipc": largest, "min_samples": largest})
+    client = next(iter(small_experiment("fedaf").counts))
+    assert f"{largest} images of the {largest} samples of class {label} are asked for" in refused[client]
+    assert set(refused) <= set(others)
+    assert client not in reasons(Policy(), **{**HONEST, "ipc": largest // 2, "min_samples": largest})
+
+
+def test_nothing_is_computed_for_what_is_refused_and_the_others_go_on_together(monkeypatch):
+    rounds = rounds_under(Policy(min_samples=60), **HONEST)
+    condense = rounds.method.phase("condense")
+    worked: list[list[str]] = []
+    real = type(condense).work
+
+    def work(self, asks, clients, engine):
+        worked.append([client.id for client in clients])
+        return real(self, asks, clients, engine)
+
+    monkeypatch.setattr(type(condense), "work", work)
+    report = rounds.play()
+    assert 0 < len(report.failures) < len(report.asked)
+    assert worked == [report.accepted]
+    assert all(reason.startswith("knowledge: something would be sent of") for reason in report.failures.values())
+
+
+def test_images_are_counted_over_rounds_and_runs_whatever_became_of_the_replies():
+    rounds = rounds_under(Policy(max_images=30), **HONEST)
+    sizes = {c: 5 * len(rounds.method.condensed_classes(n)) for c, n in rounds.experiment.counts.items()}
+    lossy = FaultyTransport(
+        rounds.transport, lambda c, request, delivery: Silent() if request.phase == "condense" else delivery
+    )
+    inner, rounds.transport = rounds.transport, lossy
+    with pytest.raises(BelowQuorum):
+        rounds.play()
+    states = {name: ClientState.from_tensors(record) for name, record in inner.checkpoint().items()}
+    assert {name: state.images_sent for name, state in states.items()} == sizes
+    for name, state in states.items():
+        request = Request("another run", 1, "knowledge", 0, Key(1), Payload())
+        reopened = state.opened(request)
+        assert reopened.images_sent == sizes[name]
+        admission = Admission(Policy(max_images=2 * sizes[name] - 1), rounds.method, "fedaf")
+        with pytest.raises(Refused, match=f"{sizes[name]} were sent before"):
+            admission.admit(rounds.method.phases[0], shards(rounds.experiment)[name], reopened)
+        Admission(Policy(max_images=2 * sizes[name]), rounds.method, "fedaf").admit(
+            rounds.method.phases[0], shards(rounds.experiment)[name], reopened
+        )
+
+
+def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
+    experiment = small_experiment("fedaf", **{**HONEST, "init": "real", "allow_real_init": True, "local_steps": 0})
+    lax = {"initialisations": ["real"], "min_local_steps": 0}
+    for policy, sent in ((Policy(**lax), False), (Policy(**lax, max_likeness=60.0), True)):
+        rounds = Rounds(experiment, LocalTransport(shards(experiment), experiment.engine), Terms(quorum=0.01))
+        admission = Admission(policy, experiment.method, "fedaf")
+        name, shard = next(iter(shards(experiment).items()))
+        classes = torch.tensor(experiment.method.condensed_classes(shard.counts))
+        ask = Payload({"classes": classes, "v": torch.zeros(len(classes), 10)}, {"resample_key": 1})
+        state = ClientState(run="test", scratch=rounds.server.model, scratch_round=1)
+        request = Request("test", 1, "condense", 0, Key(1), ask)
+        phase = experiment.method.phase("condense")
+        ((_, delivery, after),) = serve(
+            phase, {name: request}, {name: shard}, {name: state}, experiment.engine, admission
+        )
+        assert isinstance(delivery, Replied if sent else Failed)
+        assert (after.images_sent > 0) == (after.pending is not None) == sent
+        if not sent:
+            assert "within 58.9 dB of a private one, the policy allows max_likeness 40" in delivery.reason
+
+
+def test_a_method_that_does_not_tell_what_it_takes_must_be_named_by_the_client():
+    with pytest.raises(Refused, match="not mine:Means"):
+        Policy().admit("mine:Means", None, [10], sent=0)
+    Policy(methods=["mine:Means"]).admit("mine:Means", None, [10], sent=0)
+    with pytest.raises(Refused, match="none, not fedavg"):
+        Policy(methods=[]).admit("fedavg", Disclosure(100), [100], sent=0)
+
+
+def test_a_client_that_sends_nothing_has_nothing_to_refuse():
+    Policy().admit("fedaf", Disclosure(0), [3, 0], sent=0)
+
+
+def test_the_default_policy_admits_every_built_in_method():
+    assert Policy().methods == list(METHODS)
+
+
+def test_a_policy_survives_its_file(tmp_path):
+    policy = Policy(methods=["fedaf"], max_images=7, max_likeness=30.5)
+    (tmp_path / "policy.toml").write_text(policy_toml(policy))
+    assert read_policy(str(tmp_path / "policy.toml")) == policy
+    assert tomllib.loads(policy_toml(Policy())) == Policy().model_dump(exclude_none=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("min_sample = 3", ["unknown setting 'min_sample'", "did you mean 'min_samples'?", "of a policy"]),
+        ("min_samples = 0", ["min_samples is 0"]),
+        ("initialisations = ['photographs']", ["initialisations.0 is 'photographs'"]),
+        ("methods = 'fedaf'", ["methods is 'fedaf'"]),
+        ("methods = ['fedav']", ["unknown method 'fedav'", "did you mean 'fedavg'?"]),
+        ("][", ["is not valid TOML"]),
+    ],
+)
+def test_a_bad_policy_is_one_sentence(call, tmp_path, text, words):
+    (tmp_path / "policy.toml").write_text(text)
+    for args in (["policy", "show", "policy.toml"], ["run", *TINY, "--policy", "policy.toml"]):
+        code, _, err = call(*args)
+        assert_one_sentence(code, err, words)
+
+
+def test_a_run_under_a_policy_ends_with_the_reasons_and_keeps_its_settings(call, tmp_path):
+    code, _, err = call("run", *TINY, "--policy", "default", "--out", "run")
+    assert code == 1
+    assert "2 condensation steps are asked for, the policy wants min_local_steps 10" in err
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["federation"]["policy"] == "default"
+
+
+def test_checking_a_policy_names_each_client_and_why_it_refuses(call, tmp_path):
+    assert call("run", *TINY, "--seed", "1", "--out", "run")[0] == 0
+    code, out, _ = call("policy", "check", "run/config.toml")
+    assert code == 1
+    assert out.count("client-") == out.count("refuses: ") == 10
+    (tmp_path / "mine.toml").write_text("min_local_steps = 1\nmax_images_per_sample = 1.0\nmin_samples = 5\n")
+    code, out, _ = call("policy", "check", "run/config.toml", "--policy", "mine.toml")
+    assert code == 0
+    assert out.count("takes part") == 10
+    code, out, _ = call("policy", "check", "run/config.toml", "--policy", "mine.toml", "--dataset", "digits")
+    assert code == 0
+    assert "you" in out
+
+
+def test_checking_asks_for_what_the_server_asks_for_whatever_the_clients_data(call, tmp_path):
+    """The configuration alone decides ipc; one's own data decide whether it is too much, and over all rounds."""
+    images, labels = np.zeros((120, 8, 8), np.uint8), np.arange(120) % 2
+    np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images[:4], y_test=labels[:4])
+    (tmp_path / "asked.toml").write_text('[data]\nname = "digits"\n')  # its preset: 10 images, 10 rounds
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz")
+    assert (code, "takes part" in out) == (0, True)
+    (tmp_path / "mine.toml").write_text("max_images = 199\n")
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz", "--policy", "mine.toml")
+    assert code == 1
+    assert "180 were sent before" in " ".join(out.split())
+    few = {"x_train": images[:8], "y_train": labels[:8], "x_test": images[:4], "y_test": labels[:4]}
+    np.savez(tmp_path / "few.npz", **few)
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:few.npz")
+    assert (code, "nothing to send" in out) == (0, True)

@@ -1,0 +1,133 @@
+"""The paper's tables as cells: its numbers, its settings, and which runs come first."""
+
+import pytest
+
+from fedaf.data.catalog import CATALOG
+from fedaf.errors import UserError
+from fedaf.methods import registry
+from fedaf.reproduce.archive import config_of, identity
+from fedaf.reproduce.cells import Cell
+from fedaf.reproduce.order import Filter, plan
+from fedaf.reproduce.tables import ALPHAS, CONTROLS, CORE, LABEL_SKEW, METHODS, paper, tables
+
+ALL = plan("all", Filter())
+
+
+def names(cells: list[Cell]) -> list[str]:
+    return [cell.directory for cell in cells]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_papers_averages_over_domains_are_those_of_its_rows(method):
+    row = dict(paper()["feature-skew"][method])
+    average = row.pop("average")
+    assert set(row) == set(CATALOG["domainnet"].domains)
+    assert sum(row.values()) / 6 == pytest.approx(average, abs=0.0051)
+
+
+def test_numbers_that_the_paper_prints_twice_agree():
+    skew, ipc, core = (paper()[name] for name in ("label-skew", "ipc", "core-designs"))
+    for alpha in ("0.02", "0.05", "0.1"):
+        assert skew["fedaf"][alpha]["cifar10"] == ipc["50"][alpha] == core["fedaf"][alpha]
+        assert skew["feddm"][alpha]["cifar10"] == core["feddm"][alpha]
+
+
+def test_every_number_of_the_paper_stands_in_a_line():
+    made = tables()
+    counts = {name: sum(line.paper is not None for _, line in table.lines) for name, table in made.items()}
+    assert list(counts.values()) == [8 * 3 * 3, 0, 5 * 3, 4 * 3, 5, 8 * 3, 2 + 3 * 3, 2, 0]
+    assert sum(line.paper_by_domain is not None for _, line in made["feature-skew"].lines) == 8
+
+
+def test_methods_are_those_of_the_registry():
+    assert set(METHODS) == set(registry.METHODS)
+
+
+def test_cells_differ_in_directory_and_in_settings():
+    assert len(set(names(ALL))) == len(ALL)
+    assert len({tuple(sorted(identity(config_of(cell)).items())) for cell in ALL}) == len(ALL)
+
+
+def test_a_cell_in_several_tables_is_one():
+    fedaf = Cell("cifar10", 0.02, "fedaf")
+    assert [name for name, table in tables().items() if fedaf in table.cells] == [
+        *("label-skew", "ipc", "core-designs", "convergence")
+    ]
+    assert ALL.count(fedaf) == 1
+
+
+def test_cells_have_the_settings_of_their_names():
+    by_name = {cell.directory: config_of(cell) for cell in ALL}
+    assert by_name["cifar10-alpha0.02/fedaf-ipc20-seed1"].method.ipc == 20
+    assert by_name["cifar10-alpha0.1/fedaf-gamma0.8-seed0"].method.gamma == 0.8
+    assert by_name["cifar10-alpha0.1/fedaf-gamma0.8-seed0"].run.rounds == 10
+    assert not by_name["cifar10-alpha0.05/fedaf-without-cdc-seed0"].method.cdc
+    assert not by_name["cifar10-alpha0.05/fedaf-without-lgkm-seed0"].method.lgkm
+    assert by_name["cifar10-alpha0.1/moon-resnet18-seed2"].model.name == "resnet18"
+    assert by_name["pacs/fedaf-seed0"].partition.kind == "domain"
+    random = by_name["fashionmnist-alpha0.02/fedaf-random-images-seed0"].method
+    assert (random.init, random.local_steps, random.ipc) == ("real", 0, 50)
+
+
+def test_settings_are_tried_on_images_and_a_seed_that_nothing_else_has():
+    searched = tables(seeds=(0,))["settings"].cells
+    assert all(config_of(cell).data.validation == 5000 for cell in searched)
+    assert {cell.seed for cell in searched}.isdisjoint(cell.seed for cell in set(ALL) - set(searched))
+    for dataset in ("cifar10", "fashionmnist"):
+        (as_it_is,) = (cell for cell in searched if cell.kind == f"{dataset}-alpha0.02/fedaf-held-out-chosen")
+        chosen, plain = config_of(as_it_is), config_of(Cell(dataset, 0.02, "fedaf"))
+        assert (chosen.method, chosen.training, chosen.model) == (plain.method, plain.training, plain.model)
+
+
+def test_the_most_valuable_cells_come_first():
+    order = names(ALL)
+    first = [f"cifar10-alpha0.02/{name}-seed0" for name in (*METHODS, *CONTROLS)]
+    assert set(order[:10]) == set(first)
+    assert order[:3] == [f"cifar10-alpha0.02/{name}-seed0" for name in CORE]
+    second = [
+        f"{at}/{name}-seed0"
+        for at in ("cifar10-alpha0.1", "cifar100-alpha0.02", "fashionmnist-alpha0.02")
+        for name in CORE
+    ]
+    assert order[10:19] == second
+    places = [
+        order.index(name)
+        for name in (
+            *("cifar10-alpha0.05/moon-seed0", "cifar10-alpha0.02/fedaf-seed1", "fashionmnist-alpha0.02/moon-seed0"),
+            *("cifar100-alpha0.1/moon-seed0", "pacs/moon-seed0", "cifar10-alpha0.1/fedaf-gamma0.5-seed0"),
+            *("cifar10-alpha0.02/fedaf-without-cdc-seed0", "cifar10-alpha0.02/fedaf-ipc10-seed0"),
+            *("cifar10-alpha0.02/fedaf-resnet18-seed0", "cifar10-alpha0.02/moon-seed1"),
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_a_table_is_planned_in_the_order_of_all():
+    for name in tables():
+        of_table = plan(name, Filter())
+        assert of_table == [cell for cell in ALL if cell in set(of_table)]
+
+
+def test_choices_narrow_a_plan():
+    chosen = plan("label-skew", Filter(("cifar10",), (0.02,), ("fedaf", "fedavg"), (0,)))
+    assert names(chosen) == ["cifar10-alpha0.02/fedaf-seed0", "cifar10-alpha0.02/fedavg-seed0"]
+    controls = plan("label-skew", Filter(("cifar10",), (0.02,), ("controls",), (0,)))
+    assert {cell.variant for cell in controls} == set(CONTROLS)
+    assert names(plan("ipc", Filter((), (0.1,), ("fedaf-ipc10",), (4,)))) == ["cifar10-alpha0.1/fedaf-ipc10-seed4"]
+    assert len(plan("communication", Filter(seeds=(0,)))) == len(LABEL_SKEW) * len(ALPHAS) + 2
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted", "words"),
+    [
+        ("lable-skew", Filter(), ["lable-skew", "did you mean 'label-skew'", "or all"]),
+        ("ipc", Filter(alphas=(0.3,)), ["--alpha 0.3", "0.02, 0.05, 0.1"]),
+        ("gamma", Filter(datasets=("pacs",)), ["--dataset pacs", "cifar10"]),
+        ("all", Filter(datasets=("pacs",), methods=("fedaf-ipc10",)), ["no run", "all", "choose fewer"]),
+        ("resnet18", Filter(methods=("fedsgd",)), ["--methods fedsgd", "fedavg"]),
+    ],
+)
+def test_a_choice_that_a_table_does_not_have_is_one_sentence(table, wanted, words):
+    with pytest.raises(UserError) as error:
+        plan(table, wanted)
+    assert all(word in str(error.value) for word in words)

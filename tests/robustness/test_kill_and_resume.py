@@ -1,0 +1,181 @@
+"""A run killed at any moment and resumed is the run that was never killed, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedaf
+from fedaf.protocol import UserError
+from support import TESTS
+from support.ctrl_c import heeding_ctrl_c
+from support.small import SMALL, SMALL_FEDAF, final_tensors
+
+FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
+FEDAVG = {**SMALL, "method": "fedavg", "local_epochs": 1}
+TALLY = {**SMALL, "method": "support.tally:Tally"}
+FEDDYN, FEDBN, MOON, FEDGEN = (
+    {**SMALL, "method": name, "local_epochs": 1} for name in ("feddyn", "fedbn", "moon", "fedgen")
+)
+SOME_FEDAF = {**FEDAF, "participation": 0.5}
+SOME_TALLY = {**TALLY, "participation": 0.5}
+SOME_FEDDYN = {**FEDDYN, "participation": 0.5}
+SOME_MOON = {**MOON, "participation": 0.5}
+
+MOMENTS = [
+    (FEDAF, "knowledge"),
+    (FEDAF, "condense"),
+    (FEDAF, "server"),
+    (FEDAF, "after metrics"),
+    (FEDAF, "after clients.safetensors"),
+    (FEDAF, "after LATEST"),
+    (FEDAVG, "fit"),
+    (TALLY, "count"),
+    (TALLY, "after metrics"),
+    (SOME_FEDAF, "condense"),
+    (SOME_TALLY, "count"),
+    (FEDDYN, "count"),
+    (FEDDYN, "after metrics"),
+    (SOME_FEDDYN, "fit"),
+    (FEDBN, "fit"),
+    (FEDBN, "evaluate"),
+    (FEDBN, "after clients.safetensors"),
+    (SOME_MOON, "fit"),
+    (MOON, "after LATEST"),
+    (FEDGEN, "server"),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The directory of a run of each method that nothing happened to."""
+    made: dict[str, Path] = {}
+
+    def make(settings: dict) -> Path:
+        name = json.dumps(settings)
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("whole") / "run"
+            fedaf.run(**settings, out=made[name])
+        return made[name]
+
+    return make
+
+
+def killed(settings: dict, out: Path, moment: str, round: int) -> None:
+    command = [
+        sys.executable,
+        str(TESTS / "support" / "run_and_die.py"),
+        str(out),
+        json.dumps(settings),
+        moment,
+        str(round),
+    ]
+    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, check=False, env={**os.environ, "PYTHONPATH": paths}, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def logged(out: Path) -> list[dict]:
+    """What the metrics of a run say, but for how long it took."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def resumed(out: Path) -> fedaf.RunResult:
+    return fedaf.resume(out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "moment"), MOMENTS, ids=[f"{s['method']} {s.get('participation', 1)} {m}" for s, m in MOMENTS]
+)
+def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, undisturbed, tmp_path):
+    whole = undisturbed(settings)
+    out = tmp_path / "run"
+    killed(settings, out, moment, round=2)
+    assert not (out / "result.json").exists()
+    result = resumed(out)
+    expected, found = final_tensors(whole), final_tensors(out)
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert result.curve == json.loads((whole / "result.json").read_text())["curve"]
+    assert logged(out) == logged(whole)
+    assert [line["round"] for line in logged(out)] == [1, 2, 3]
+
+
+def test_a_run_killed_before_its_first_round_ends_can_be_resumed(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    killed(FEDAVG, out, "fit", round=1)
+    assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
+
+
+@pytest.mark.parametrize("moment", ["after config.toml", "after partition.json"])
+def test_a_run_killed_before_its_first_checkpoint_starts_when_resumed(moment, undisturbed, tmp_path):
+    out = tmp_path / "run"
+    killed(FEDAVG, out, moment, round=0)
+    assert not (out / "LATEST").exists()
+    assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
+
+
+def test_a_finished_run_is_resumed_to_the_same_result(undisturbed):
+    out = undisturbed(FEDAVG)
+    before = json.loads((out / "result.json").read_text())["curve"]
+    assert resumed(out).curve == before
+
+
+def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
+    out = tmp_path / "run"
+    killed(TALLY, out, "after LATEST", round=2)
+    with open(out / "metrics.jsonl", "a") as file:
+        file.write('{"round": 3, "accur')
+    resumed(out)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "server.safetensors", "state.json"])
+def test_a_corrupt_checkpoint_is_one_sentence(file, tmp_path):
+    out = tmp_path / "run"
+    fedaf.run(**{**TALLY, "rounds": 1}, out=out)
+    (out / "round-1" / file).write_bytes(b"\xff" * 40)
+    with pytest.raises(UserError, match="no checkpoint to resume from"):
+        resumed(out)
+
+
+def test_two_processes_cannot_work_in_one_directory(tmp_path):
+    out = tmp_path / "run"
+    fedaf.run(**{**TALLY, "rounds": 1}, out=out)
+    from fedaf.federation.run_directory import RunDirectory
+
+    holder = RunDirectory(out)
+    try:
+        with pytest.raises(UserError, match="in use by another run"):
+            resumed(out)
+    finally:
+        holder.close()
+
+
+def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, tmp_path):
+    flags = ["--clients", "4", "--alpha", "0.1", "--rounds", "3", "--device", "cpu"]
+    settings = {"model.width": 16, "run.threads": 1, **{f"method.{k}": v for k, v in SMALL_FEDAF.items()}}
+    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    fedaf_run = [sys.executable, "-m", "fedaf", "run"]
+    out = tmp_path / "run"
+    line = [*fedaf_run, *flags, *sets, "--out", str(out)]
+    with heeding_ctrl_c():
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    for text in process.stdout:
+        if text.startswith(b"round 1/3"):
+            process.send_signal(signal.SIGINT)
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"--resume" in errors
+    done = subprocess.run([*fedaf_run, "--resume", str(out), "-q"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "result.json").read_text())["curve"] == resumed(undisturbed(FEDAF)).curve

@@ -1,0 +1,289 @@
+"""The sites of a federation over a network: what a server and a client make of the run's configuration."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.datafiles import pixels, write_tree
+from fedaf.client.evaluation import Evaluate, phase_named
+from fedaf.client.serving import Admission
+from fedaf.client.state import ClientState
+from fedaf.config import settings as configuration
+from fedaf.engine import EagerEngine
+from fedaf.federation.run_directory import read_metrics
+from fedaf.protocol import Client, Key, Method, Payload, Policy, Refused, Shard, UserError
+from fedaf.runs import assembly
+from fedaf.runs.experiment import phases_of, prepare
+from fedaf.runs.network import play
+from fedaf.runs.sites import client_site, read_config, server_site
+from fedaf.transports.flower.node import Node
+from fedaf.transports.local import LocalTransport
+
+OWN = {"name": "none", "shape": [1, 8, 12], "classes": ["cat", "dog", "owl"]}
+
+
+def text(data: dict[str, Any] | None = None, method: str = "fedavg", **tables: Any) -> str:
+    given = {
+        "data": data or OWN,
+        "run": {"device": "cpu", "rounds": 2},
+        "model": {"width": 8, "depth": 2},
+        "method": {"name": method, **({"local_epochs": 1} if method != "fedaf" else {})},
+        **tables,
+    }
+    return configuration.build(given).to_toml()
+
+
+def node(data: str, folder: Path, **config: Any) -> Node:
+    return Node.read({"client-id": "a", "data": data, "state-dir": str(folder), **config})
+
+
+def write_npz(path: Path, labels: list[int], *, shape: tuple[int, ...] = (8, 12, 1), **more: np.ndarray) -> Path:
+    arrays = {f"x_{part}": pixels(len(labels), *shape) for part in ("train", "test")}
+    np.savez(path, **arrays, y_train=np.array(labels), y_test=np.array(labels), **more)
+    return path
+
+
+def test_a_server_without_data_knows_what_is_to_be_learned():
+    site = server_site(read_config(text()))
+    assert site.test is None
+    task = site.method.task
+    assert (task.image_shape, task.num_classes, task.mean, task.std) == ((1, 8, 12), 3, (0.5,), (0.25,))
+
+
+def test_a_server_of_a_catalog_set_has_its_test_split():
+    site = server_site(read_config(text({"name": "digits"})))
+    assert site.test is not None
+    assert len(site.test) == 359
+    assert site.config.partition.kind == "dirichlet"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"name": "none"}, r"data.name is 'none', .* give data.shape .* and data.classes"),
+        ({"name": "digits", "shape": [1, 8, 8]}, "data.shape is for data that are not of the catalog"),
+        ({**OWN, "classes": ["cat", "cat"]}, "data.classes names a class twice"),
+        ({**OWN, "validation": 10}, "data.validation holds out images of the server, which has none here"),
+    ],
+)
+def test_a_configuration_that_does_not_say_what_is_to_be_learned_is_refused(data, sentence):
+    with pytest.raises(UserError, match=sentence):
+        server_site(read_config(text(data)))
+
+
+def test_in_one_process_there_must_be_data():
+    with pytest.raises(UserError, match="is for a server whose clients are on a network"):
+        prepare(read_config(text()))
+
+
+@pytest.mark.parametrize(("given", "word"), [("", "has no 'config'"), ("[data", "is not valid TOML")])
+def test_a_run_config_without_a_configuration_is_refused(given, word):
+    with pytest.raises(UserError, match=word):
+        read_config(given)
+
+
+def test_a_folder_may_lack_classes_and_its_images_are_made_to_the_shape_of_the_federation(tmp_path):
+    write_tree(tmp_path / "images", {"owl": 10}, shape=(20, 20, 3))
+    site = client_site(node(f"folder:{tmp_path / 'images'}", tmp_path), text())
+    assert site.shard.images.shape == (8, 1, 8, 12)
+    assert site.shard.counts == [0, 0, 8]
+    assert site.shard.test is not None
+    assert site.shard.test.labels.tolist() == [2, 2]
+    assert set(site.seconds) == {"data", "model"}
+
+
+def test_a_class_the_federation_does_not_know_is_refused_with_its_name(tmp_path):
+    write_tree(tmp_path / "images", {"owl": 10, "eel": 10})
+    with pytest.raises(
+        UserError, match="has images of class 'eel', which the federation does not know; its classes are"
+    ):
+        client_site(node(f"folder:{tmp_path / 'images'}", tmp_path), text())
+
+
+def test_an_npz_may_lack_classes_too(tmp_path):
+    site = client_site(node(f"npz:{write_npz(tmp_path / 'a.npz', [2, 2, 2])}", tmp_path), text())
+    assert site.shard.counts == [0, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "more", "sentence"),
+    [
+        ([0, 1], {"shape": (8, 8, 1)}, r"holds images of shape \(1, 8, 8\), but the federation has \(1, 8, 12\)"),
+        ([0, 3], {}, "has a label 3, but the last of the classes is 2"),
+        ([0, 1], {"classes": np.array(["dog", "cat", "owl"])}, "names the classes dog, cat, owl, but those of the run"),
+        ([0, 1], {"classes": np.array(["cat", "dog"])}, "names 2 classes, but the federation has 3"),
+    ],
+)
+def test_an_npz_must_be_as_the_run_says(labels, more, sentence, tmp_path):
+    path = write_npz(tmp_path / "a.npz", labels, **more)
+    with pytest.raises(UserError, match=sentence):
+        client_site(node(f"npz:{path}", tmp_path), text())
+
+
+def test_a_trial_client_has_its_part_of_the_runs_own_split(tmp_path):
+    given = text({"name": "digits"}, partition={"alpha": 0.5, "clients": 3})
+    experiment = prepare(read_config(given))
+    mine = client_site(node("partition:1", tmp_path), given).shard
+    expected = experiment.partition.shards(experiment.dataset)["client-1"]
+    assert torch.equal(mine.images, expected.images)
+    with pytest.raises(
+        UserError, match="data is partition:3 in the node config, but the last client of the split is 2"
+    ):
+        client_site(node("partition:3", tmp_path), given)
+    with pytest.raises(UserError, match="but the run has no data to split"):
+        client_site(node("partition:0", tmp_path), text())
+
+
+def test_held_out_images_are_the_servers_test_set_and_no_trial_client_trains_on_them(tmp_path):
+    given = text({"name": "digits", "validation": 300}, partition={"alpha": 0.5, "clients": 2})
+    test = server_site(read_config(given)).test
+    assert test is not None
+    assert len(test) == 300
+    experiment = prepare(read_config(given))
+    assert torch.equal(test.images, experiment.dataset.test.images)
+    mine = client_site(node("partition:1", tmp_path), given).shard
+    assert torch.equal(mine.images, experiment.partition.shards(experiment.dataset)["client-1"].images)
+
+
+def test_the_engine_and_the_precision_of_the_run_hold_at_every_site(tmp_path):
+    exact = {"device": "cpu", "engine": "eager", "precision": "fp32"}
+    given = text({"name": "digits"}, run=exact, partition={"clients": 2, "alpha": 0.5})
+    for site in (server_site(read_config(given)), client_site(node("partition:0", tmp_path), given)):
+        assert (site.engine.name, site.engine.precision) == ("eager", "fp32")
+    for asked, words in (({"engine": "compiled"}, "engine 'compiled' needs"), ({"precision": "bf16"}, "'bf16' needs")):
+        given = text({"name": "digits"}, run={"device": "cpu", **asked})
+        with pytest.raises(UserError, match=words):
+            server_site(read_config(given))
+        with pytest.raises(UserError, match=words):
+            client_site(node("partition:0", tmp_path), given)
+
+
+def test_on_a_node_its_own_device_and_threads_win(tmp_path):
+    before = torch.get_num_threads()
+    given = text({"name": "digits"}, run={"device": "cuda:7", "engine": "compiled", "precision": "bf16", "threads": 2})
+    try:
+        site = client_site(node("partition:0", tmp_path, device="cpu", threads=1), given)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert (site.engine.device.type, site.engine.name, site.engine.precision) == ("cpu", "eager", "fp32")
+
+
+def test_a_nodes_process_compiles_only_where_it_is_told_to():
+    config = read_config(text())
+    assert type(assembly.engine_for(config, short_lived=True)) is EagerEngine
+
+
+def evaluation(method: Method, test: Shard | None, model: dict[str, torch.Tensor]) -> Payload:
+    shard = Shard(torch.zeros(1, 1, 8, 12, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), 3, test)
+    engine = EagerEngine(torch.device("cpu"))
+    reply = Evaluate(method).work_one(Payload(model), Client("a", shard, Key(1)), engine).reply
+    Evaluate(method).schema(Payload(model)).validate(reply)
+    return reply
+
+
+def test_accuracy_at_the_clients_counts_every_test_sample_once():
+    """A model that always says 1, on 1 of 4 and 6 of 6 right, and a client without test data."""
+    method = server_site(read_config(text())).method
+    server = method.initial(Key(0))
+    model = {name: torch.zeros_like(t) for name, t in server.model.items()}
+    bias = next(name for name, t in reversed(model.items()) if t.shape == (3,))
+    model[bias] = torch.tensor([0.0, 1.0, 0.0])
+
+    def held(labels: list[int]) -> Shard:
+        return Shard(torch.zeros(len(labels), 1, 8, 12, dtype=torch.uint8), torch.tensor(labels), 3)
+
+    replies = {
+        "a": evaluation(method, held([0, 1, 2, 2]), model),
+        "b": evaluation(method, held([1] * 6), model),
+        "c": evaluation(method, None, model),
+    }
+    log = Evaluate(method).fold(server, replies).log
+    assert log["accuracy"] == pytest.approx(70)
+    assert log["accuracy_by_client"] == {"a": 25.0, "b": 100.0}
+    assert Evaluate(method).fold(server, {"c": replies["c"]}).log == {}
+
+
+@pytest.mark.parametrize(("data", "method", "phases"), [(OWN, "fedaf", 3), (OWN, "fedbn", 2), (None, "fedaf", 2)])
+def test_a_round_ends_with_an_evaluation_where_the_server_has_no_data_or_the_method_has_one(data, method, phases):
+    assert phases_of(read_config(text(data or {"name": "digits"}, method=method))) == phases
+
+
+def test_a_method_keeps_its_own_evaluation():
+    own, none = (server_site(read_config(text(method=name))).method for name in ("fedbn", "fedavg"))
+    assert not isinstance(phase_named(own, "evaluate"), Evaluate)
+    assert isinstance(phase_named(none, "evaluate"), Evaluate)
+    with pytest.raises(Refused, match="there is no phase 'other'"):
+        phase_named(none, "other")
+
+
+def test_an_evaluation_takes_no_images_so_a_bound_on_them_does_not_refuse_it():
+    method = server_site(read_config(text(method="fedaf"))).method
+    labels = torch.zeros(200, dtype=torch.int64)
+    shard = Shard(torch.zeros(200, 1, 8, 12, dtype=torch.uint8), labels, 3)
+    admission = Admission(Policy(max_images=50), method, "fedaf")
+    sent = ClientState(images_sent=50)
+    admission.admit(Evaluate(method), shard, sent)
+    with pytest.raises(Refused, match="max_images"):
+        admission.admit(method.phases[0], shard, sent)
+
+
+@pytest.fixture
+def connect():
+    """Clients in this process, in place of those on a network."""
+
+    def connect(**terms: Any) -> LocalTransport:
+        assert terms == {"min_clients": 2, "wait": 600.0}
+        shards = {}
+        for number, name in enumerate(("a", "b")):
+            images = torch.from_numpy(pixels(12, 1, 8, 12, seed=number))
+            test = Shard(images, torch.arange(12) % 3, 3) if name == "b" else None
+            shards[name] = Shard(images, torch.arange(12) % 3, 3, test)
+        return LocalTransport(shards, EagerEngine(torch.device("cpu")))
+
+    return connect
+
+
+def test_without_test_data_of_the_server_fedbn_is_judged_by_its_clients(tmp_path):
+    def connect(**terms: Any) -> LocalTransport:
+        shards = {}
+        for number, (name, count) in enumerate((("a", 4), ("b", 12))):
+            images = torch.from_numpy(pixels(12, 1, 8, 12, seed=number))
+            labels = torch.arange(12) % 3
+            shards[name] = Shard(images, labels, 3, Shard(images[:count], labels[:count], 3))
+        return LocalTransport(shards, EagerEngine(torch.device("cpu")))
+
+    play(text(method="fedbn"), str(tmp_path / "run"), connect)
+    for m in read_metrics(tmp_path / "run"):
+        assert m["personal_samples"] == {"a": 4, "b": 12}
+        own = m["personal_accuracy"]
+        assert m["accuracy"] == pytest.approx((4 * own["a"] + 12 * own["b"]) / 16)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["tested_on"] == "test data of the clients"
+
+
+def test_a_run_goes_on_where_it_was_stopped_and_says_when_it_is_finished(connect, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    out = tmp_path / "run"
+    play(text(), str(out), connect)
+    metrics = read_metrics(out)
+    assert [m["accuracy"] for m in metrics] == [m["accuracy_by_client"]["b"] for m in metrics]
+    assert (out / "result.json").is_file()
+
+    (out / "LATEST").write_text("round-1")
+    play(text(), str(out), connect)
+    assert f"going on with the run in {out} after round 1" in caplog.text
+    again = read_metrics(out)
+    assert [m["accuracy"] for m in again] == [m["accuracy"] for m in metrics]
+
+    play(text(), str(out), connect)
+    assert f"the run in {out} is finished: all its 2 rounds are played" in caplog.text
+    with pytest.raises(UserError, match="holds a run with other settings"):
+        play(text(model={"width": 4}), str(out), connect)
+    with pytest.raises(UserError, match="has no 'out'"):
+        play(text(), "", connect)

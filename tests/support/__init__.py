@@ -1,0 +1,6 @@
+"""Helpers of the tests."""
+
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent

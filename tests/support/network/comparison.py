@@ -1,0 +1,76 @@
+"""The same federation in one process, to compare with bit for bit."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedaf.client.state import ClientState
+from fedaf.client.state_folder import StateFolder
+from fedaf.config import settings as configuration
+from fedaf.federation import checkpoint
+from fedaf.federation.rounds import Terms
+from fedaf.protocol import Tensors
+from fedaf.protocol.transport import Delivery, Request, Silent
+from fedaf.runs.experiment import prepare
+from support.faults import FaultyTransport, Tag
+from support.network.loopback import Loopback
+from support.small import OneByOne, Rounds, local
+
+
+def tables(
+    method: str, *, rounds: int, clients: int = 3, deadline: float = 90.0, quorum: float = 1.0, **options: Any
+) -> dict[str, Any]:
+    """Clients that share the digits."""
+    return {
+        "data": {"name": "digits"},
+        "run": {"device": "cpu", "rounds": rounds, "threads": 1},
+        "model": {"width": 16},
+        "partition": {"alpha": 0.5, "clients": clients},
+        "federation": {"quorum": quorum, "deadline": deadline, "min_clients": clients},
+        "method": {"name": method, **options},
+    }
+
+
+def toml(given: Mapping[str, Any]) -> str:
+    return configuration.build(given).to_toml()
+
+
+def assert_as_in_one_process(
+    given: Mapping[str, Any], out: Path, network: Loopback, *, lost: Collection[Tag] = ()
+) -> None:
+    """The last checkpoint and the clients' disks are those of the same rounds in one process, in which the replies in
+    ``lost`` (client, round, phase) were lost."""
+
+    def fault(client: str, request: Request, delivery: Delivery) -> Delivery:
+        return Silent() if (client, request.round, request.phase) in lost else delivery
+
+    networked = checkpoint.load(out)
+    experiment = prepare(configuration.build(given))
+    alone = OneByOne(local(experiment))
+    rounds = Rounds(experiment, FaultyTransport(alone, fault), Terms(quorum=experiment.config.federation.quorum))
+    for _ in range(experiment.config.run.rounds):
+        rounds.play()
+    assert networked.server.round == experiment.config.run.rounds
+    assert networked.accepted == rounds.accepted
+    assert_same(networked.server.model, rounds.server.model)
+    assert networked.server.memory.keys() == rounds.server.memory.keys()
+    for name, record in rounds.server.memory.items():
+        assert_same(networked.server.memory[name], record)
+    for client, tensors in alone.checkpoint().items():
+        kept = StateFolder(network.folder / "state" / client / client).read(networked.run)
+        assert_same(_between_rounds(kept), _between_rounds(ClientState.from_tensors(tensors)))
+
+
+def assert_same(actual: Tensors, expected: Tensors) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert actual[name].dtype == tensor.dtype, name
+        assert torch.equal(actual[name], tensor), name
+
+
+def _between_rounds(state: ClientState) -> Tensors:
+    """A client's state without what differs from run to run: its name, and what was sent in others."""
+    return replace(state.between_rounds(), run="", images_sent=0).to_tensors()

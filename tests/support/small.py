@@ -1,0 +1,127 @@
+"""Small federations on digits: seconds, not minutes, yet with every part of a real one."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from fedaf.config import settings as configuration
+from fedaf.engine import EagerEngine
+from fedaf.federation.federation import Federation
+from fedaf.federation.observer import Observer
+from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.run_directory import RunDirectory
+from fedaf.protocol import Key, Method, Phase, ServerState, Shard, Tensors
+from fedaf.protocol.transport import Delivery, Listener, Request, Transport
+from fedaf.runs.experiment import Experiment, prepare
+from fedaf.transports.local import LocalTransport
+
+SMALL = {"rounds": 3, "alpha": 0.1, "clients": 4, "settings": {"model.width": 16, "run.device": "cpu"}}
+SMALL_FEDAF = {"ipc": 5, "local_steps": 6, "real_batch": 16, "server_epochs": 4, "continue_images": True}
+
+
+def small_experiment(method: str, *, seed: int = 0, **options: Any) -> Experiment:
+    tables = {
+        "data": {"name": "digits"},
+        "run": {"device": "cpu", "seed": seed, "rounds": 3},
+        "model": {"width": 16},
+        "partition": {"alpha": 0.1, "clients": 4},
+        "method": {"name": method, **options},
+    }
+    return prepare(configuration.build(tables))
+
+
+class Rounds:
+    """Rounds played by hand, one at a time, over any transport."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        transport: Transport | None = None,
+        terms: Terms | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.transport = transport or local(experiment)
+        self.terms = terms or Terms()
+        self.observer = observer or Observer()
+        self.server: ServerState = experiment.method.initial(Key(experiment.config.run.seed))
+        self.accepted: dict[str, int] = {}
+
+    def play(self) -> RoundReport:
+        self.server, report = play_round(
+            self.server,
+            method=self.method,
+            transport=self.transport,
+            clients=list(shards(self.experiment)),
+            accepted=self.accepted,
+            run="test",
+            terms=self.terms,
+            engine=self.experiment.engine,
+            observer=self.observer,
+        )
+        self.accepted |= dict.fromkeys(report.accepted, self.server.round)
+        return report
+
+    @property
+    def method(self) -> Method:
+        return self.experiment.method
+
+
+def federation(
+    experiment: Experiment, out: Path, transport: Transport | None = None, terms: Terms | None = None
+) -> Federation:
+    """A whole run of the experiment in ``out``, over any transport."""
+    out.mkdir(exist_ok=True)
+    return Federation(
+        method=experiment.method,
+        transport=transport or local(experiment),
+        test=experiment.dataset.test,
+        domains=experiment.dataset.domains,
+        engine=experiment.engine,
+        directory=RunDirectory(out),
+        terms=terms or Terms(),
+        rounds=experiment.config.run.rounds,
+    )
+
+
+def final_tensors(out: Path) -> dict[str, Tensor]:
+    """All that the last checkpoint of a run holds, but for the name the run has for its clients."""
+    latest = out / (out / "LATEST").read_text()
+    found = {}
+    for file in ("model", "server", "clients"):
+        tensors = safetensors.torch.load_file(latest / f"{file}.safetensors")
+        found |= {f"{file}/{name}": t for name, t in tensors.items() if not name.endswith("/run")}
+    return found
+
+
+def shards(experiment: Experiment) -> dict[str, Shard]:
+    return dict(experiment.partition.shards(experiment.dataset))
+
+
+def local(experiment: Experiment, engine: EagerEngine | None = None) -> LocalTransport:
+    return LocalTransport(shards(experiment), engine or experiment.engine)
+
+
+class OneByOne:
+    """A transport whose clients are each a cohort of their own, as over a network."""
+
+    def __init__(self, inner: LocalTransport) -> None:
+        self._inner = inner
+
+    def clients(self) -> Sequence[str]:
+        return self._inner.clients()
+
+    def deliver(self, phase: Phase, requests: Mapping[str, Request], listener: Listener) -> Mapping[str, Delivery]:
+        deliveries: dict[str, Delivery] = {}
+        for name, request in requests.items():
+            deliveries |= self._inner.deliver(phase, {name: request}, listener)
+        return deliveries
+
+    def checkpoint(self) -> Mapping[str, Tensors]:
+        return self._inner.checkpoint()
+
+    def restore(self, records: Mapping[str, Tensors]) -> None:
+        self._inner.restore(records)

@@ -1,0 +1,267 @@
+"""The transport over Flower and the app of its clients, with no network between them."""
+
+import logging
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
+
+from flwr.app import Error, Message, RecordDict
+
+from fedaf.config import settings as configuration
+from fedaf.federation.rounds import Terms
+from fedaf.protocol import BelowQuorum, Key, Payload, Refused
+from fedaf.protocol.transport import Request
+from fedaf.runs.experiment import prepare
+from fedaf.transports.flower import registry
+from fedaf.transports.flower.transport import FlowerTransport
+from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
+from support.direct_grid import DirectGrid, node
+from support.small import SMALL_FEDAF, OneByOne, Rounds, local
+
+QUICK: dict[str, dict[str, Any]] = {
+    **{name: {**SMALL_FEDAF, "local_steps": 10} for name in ("fedaf", "feddm")},
+    **{name: {"local_epochs": 1} for name in ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")},
+}
+
+
+def tables(method: str = "fedavg", **options: Any) -> dict[str, Any]:
+    return {
+        "data": {"name": "digits"},
+        "run": {"device": "cpu", "rounds": 2},
+        "model": {"width": 8},
+        "partition": {"kind": "iid", "clients": 2},
+        "method": {"name": method, **QUICK.get(method, {}), **options},
+    }
+
+
+def grid_of(tmp_path, given: dict[str, Any] | None = None) -> DirectGrid:
+    config = configuration.build(given or tables()).to_toml()
+    return DirectGrid(config, {10 + k: node(tmp_path, k) for k in range(2)})
+
+
+def over(grid: DirectGrid, *, min_clients: int = 2, wait: float = 5.0) -> FlowerTransport:
+    return FlowerTransport(grid, min_clients=min_clients, wait=wait)  # type: ignore[arg-type]
+
+
+def rounds_over(grid: DirectGrid, given: dict[str, Any] | None = None) -> Rounds:
+    experiment = prepare(configuration.build(given or tables()))
+    transport = over(grid)
+    assert list(transport.clients()) == ["client-0", "client-1"]
+    return Rounds(experiment, transport, Terms(quorum=0.5, deadline=30.0))
+
+
+@pytest.mark.parametrize("method", QUICK)
+def test_every_method_computes_over_flower_what_it_computes_in_one_process(method, tmp_path):
+    given = tables(method)
+    networked = rounds_over(grid_of(tmp_path, given), given)
+    alone = Rounds(networked.experiment, OneByOne(local(networked.experiment)))
+    for _ in range(2):
+        assert networked.play().failures == {}
+        alone.play()
+    assert networked.accepted == alone.accepted
+    for name, tensor in alone.server.model.items():
+        assert torch.equal(networked.server.model[name], tensor), name
+
+
+def test_a_reply_tells_what_its_time_was_spent_on(tmp_path):
+    report = rounds_over(grid_of(tmp_path)).play()
+    overhead = report.overhead["fit"]
+    assert set(overhead) == {"all", "import", "data", "model"}
+    assert 0 < overhead["data"] < overhead["all"] < report.seconds["fit"]
+
+
+def test_saying_who_one_is_does_not_load_pytorch(tmp_path):
+    code = f"""
+import sys
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+from fedaf.flower import client
+from fedaf.transports.flower.wire import HELLO, to_records
+message = Message(to_records(), 1, HELLO)
+message.metadata.__dict__["_message_id"] = "1"
+reply = client(message, Context(1, 1, {node(tmp_path, 0)!r}, RecordDict(), {{}}))
+print(reply.content["facts"]["client"], "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["client-0", "False"]
+
+
+def test_another_version_of_the_protocol_is_refused_by_the_client_with_both_numbers(tmp_path):
+    grid = grid_of(tmp_path)
+    for kind in (HELLO, PHASE):
+        message = Message(to_records(protocol=2), 10, kind)
+        facts, _ = from_records(grid.answer(message), sender="client-0")
+        assert "the server speaks version 2 of the protocol" in str(facts["failure"])
+        assert "here it is version 1" in str(facts["failure"])
+
+
+def test_another_version_of_the_protocol_is_refused_by_the_server_with_both_numbers(tmp_path, caplog):
+    grid = grid_of(tmp_path)
+    grid.spoil = lambda message, records: to_records(protocol=3, version="9.9")
+    with pytest.raises(BelowQuorum, match=r"after 0.5 s 0 clients are there .none., federation.min_clients is 2"):
+        over(grid, wait=0.5).clients()
+    assert "speaks version 3 of the protocol (fedaf 9.9), and here it is version 1" in caplog.text
+
+
+def test_another_version_of_the_package_is_a_warning_that_comes_once(caplog):
+    for _ in range(2):
+        from_records(to_records(version="0.0.7"), sender="an old client")
+    assert caplog.text.count("an old client has fedaf 0.0.7") == 1
+
+
+@pytest.mark.parametrize("records", [RecordDict(), to_records(run="other", round=1, phase="fit"), to_records(b"junk")])
+def test_what_is_no_reply_to_this_round_is_dropped(records, tmp_path):
+    grid = grid_of(tmp_path)
+    rounds = rounds_over(grid)
+    grid.spoil = lambda message, found: records if message.metadata.dst_node_id == 11 else found
+    report = rounds.play()
+    assert list(report.failures) == ["client-1"]
+    assert report.accepted == ["client-0"]
+
+
+def test_the_reply_of_an_earlier_round_does_not_count_for_this_one(tmp_path):
+    grid = grid_of(tmp_path)
+    rounds = rounds_over(grid)
+    kept: list[RecordDict] = []
+    grid.spoil = lambda message, found: (kept.append(found), found)[1]
+    rounds.play()
+    grid.spoil = lambda message, found: kept[1] if message.metadata.dst_node_id == 11 else found
+    assert rounds.play().failures == {"client-1": "fit: a reply to another round was dropped"}
+
+
+def test_who_does_not_answer_in_time_is_silent_and_an_error_of_flowers_is_a_reason(tmp_path):
+    grid = grid_of(tmp_path)
+    rounds = rounds_over(grid)
+    rounds.terms = Terms(quorum=0.5, deadline=1.0)
+    grid.spoil = lambda message, found: None if message.metadata.dst_node_id == 11 else found
+    assert rounds.play().failures == {"client-1": "fit: no answer before the deadline"}
+
+    gone = Error(5, "node is gone")
+    grid.spoil = lambda message, found: gone if message.metadata.dst_node_id == 11 else found
+    assert rounds.play().failures == {"client-1": "fit: Flower's error 5: node is gone"}
+
+
+def test_a_client_id_belongs_to_who_first_had_it_and_a_node_that_came_back_takes_its_place(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    grid = grid_of(tmp_path)
+    transport = over(grid)
+    assert transport.clients() == ["client-0", "client-1"]
+    grid.nodes[20] = node(tmp_path / "elsewhere", 1)
+    grid.online.add(20)
+    assert transport.clients() == ["client-0", "client-1"]
+    assert "node 20 does not take part: the client-id 'client-1' belongs to node 11" in caplog.text
+    assert transport._registry.node_of("client-1") == 11
+    grid.online -= {11, 20}
+    grid.nodes[22] = node(tmp_path / "elsewhere", 1)  # while the client itself is away
+    grid.online |= {22}
+    assert transport._registry.clients() == ["client-0"]
+    grid.online -= {22}
+    grid.online |= {11}
+
+    grid.nodes[21] = node(tmp_path, 1)  # with the state of client-1, while its former node still seems to be there
+    grid.online.add(21)
+    assert transport.clients() == ["client-0", "client-1"]
+    assert transport._registry.node_of("client-1") == 21
+
+
+@pytest.mark.parametrize("name", ["", "../a", "a\0b", "a\x1b[2J", "a" * 65])
+def test_a_name_that_could_not_be_a_file_is_refused_by_the_server(name, tmp_path, caplog):
+    grid = grid_of(tmp_path)
+    grid.spoil = lambda message, found: to_records(client=name) if message.metadata.dst_node_id == 11 else found
+    assert over(grid, min_clients=1).clients() == ["client-0"]
+    assert f"node 11 does not take part: its client-id is {name!r:.80}" in caplog.text
+
+
+def test_a_node_that_leaves_before_it_said_who_it_is_is_no_trouble(tmp_path):
+    grid = grid_of(tmp_path)
+    pull, grid.spoil = grid.pull_messages, lambda message, found: Error(5, "node is gone")
+    grid.pull_messages = lambda ids: []
+    registered = registry.Registry(grid)
+    assert registered.clients() == []
+    assert registered.expecting()
+    grid.online, grid.pull_messages = set(), pull
+    assert registered.clients() == []
+    assert not registered.expecting()
+
+
+def test_a_node_answers_for_nobody_else(tmp_path):
+    records = to_records(client="client-1")
+    facts, _ = from_records(grid_of(tmp_path).answer(Message(records, 10, PHASE)), sender="client-0")
+    assert facts["failure"] == "the request is for 'client-1', but this node is 'client-0'"
+
+
+def test_a_node_that_was_refused_is_asked_again_after_a_while(tmp_path, monkeypatch):
+    grid = grid_of(tmp_path)
+    data = grid.nodes[11].pop("data")
+    transport = over(grid, min_clients=1)
+    assert transport.clients() == ["client-0"]
+    grid.nodes[11]["data"] = data
+    assert transport.clients() == ["client-0"]
+    monkeypatch.setattr(registry, "_AGAIN", 0.0)
+    transport.clients()  # asks, and does not wait for it
+    assert transport.clients() == ["client-0", "client-1"]
+
+
+def test_a_late_joiner_is_asked_in_the_next_round_and_one_who_left_is_not(tmp_path):
+    grid = grid_of(tmp_path)
+    grid.online = {10}
+    transport = over(grid, min_clients=1)
+    assert transport.clients() == ["client-0"]
+    grid.online = {10, 11}
+    assert transport.clients() == ["client-0", "client-1"]
+    grid.online = {11}
+    assert transport.clients() == ["client-1"]
+
+
+def test_a_round_waits_for_enough_clients(tmp_path):
+    grid = grid_of(tmp_path)
+    grid.online = {10}
+    threading.Timer(0.5, lambda: grid.online.add(11)).start()
+    assert over(grid, wait=10.0).clients() == ["client-0", "client-1"]
+
+
+def test_a_node_that_is_set_up_wrong_says_why(tmp_path, caplog):
+    grid = grid_of(tmp_path)
+    del grid.nodes[11]["data"]
+    assert over(grid, min_clients=1).clients() == ["client-0"]
+    assert "node 11 does not take part: the node config has no 'data'" in caplog.text
+
+
+def test_code_that_the_owner_of_a_node_did_not_name_is_not_loaded(tmp_path, monkeypatch):
+    (tmp_path / "evil_for_test.py").write_text("raise SystemExit('loaded')")
+    monkeypatch.syspath_prepend(tmp_path)
+    grid = grid_of(tmp_path)
+    for table, words in (
+        ('[method]\nname = "evil_for_test:Method"', "not evil_for_test:Method"),
+        ('[model]\nname = "evil_for_test:make"', "evil_for_test:make, which this node's config does not name"),
+    ):
+        grid.config = table
+        facts, _ = from_records(grid.answer(Message(request(), 10, PHASE)), sender="client-0")
+        assert words in str(facts["failure"])
+
+
+def test_a_server_that_asks_beyond_the_policy_is_refused(tmp_path):
+    given = tables("fedaf", local_steps=9)
+    grid = grid_of(tmp_path, given)
+    with pytest.raises(BelowQuorum, match="9 condensation steps are asked for, the policy wants min_local_steps 10"):
+        rounds_over(grid, given).play()
+
+
+def test_bytes_that_are_no_request_are_refused(tmp_path):
+    facts, _ = from_records(
+        grid_of(tmp_path).answer(Message(to_records(b"junk", client="client-0"), 10, PHASE)), sender="client-0"
+    )
+    assert "cannot be read" in str(facts["failure"])
+    with pytest.raises(Refused, match="is not one of fedaf"):
+        from_records(RecordDict(), sender="client-0")
+
+
+def request() -> RecordDict:
+    return to_records(Request("run", 1, "fit", 0, Key(1), Payload()).encode(), client="client-0")
