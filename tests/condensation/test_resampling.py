@@ -46,7 +46,7 @@ def test_statistics_are_always_the_global_ones(gamma: float) -> None:
 
 def test_gamma_zero_gives_exactly_the_fresh_parameters() -> None:
     model = model_of(0)
-    fresh = FreshWeights(model)(Key(0).fold(1))
+    fresh = FreshWeights(model)(Key(0).derive(1))
     assert all(torch.equal(blend(model, 0.0)[name], w) for name, w in fresh.items())
 
 
@@ -57,7 +57,7 @@ def test_gamma_one_gives_exactly_the_global_parameters() -> None:
 
 def test_gamma_weighs_the_global_parameters() -> None:
     model = model_of(0)
-    weights, fresh, blended = model.state_dict(), FreshWeights(model)(Key(0).fold(1)), blend(model, 0.75)
+    weights, fresh, blended = model.state_dict(), FreshWeights(model)(Key(0).derive(1)), blend(model, 0.75)
     for name, w in fresh.items():
         torch.testing.assert_close(blended[name], 0.75 * weights[name] + 0.25 * w)
 

@@ -258,7 +258,7 @@ def test_own_models_learn_on_the_fast_engine_too(name):
 @pytest.mark.parametrize(("precision", "coarse"), [("fp32", False), ("tf32", True), ("bf16", True)])
 def test_precision_holds_inside_and_is_as_it_was_after(precision, coarse):
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
-    with engine("compiled", precision).arithmetic():
+    with engine("compiled", precision).autocast():
         assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is coarse
         assert torch.is_autocast_enabled("cuda") is (precision == "bf16")
     assert before == (

@@ -17,7 +17,7 @@ def test_on_a_cpu_the_engine_is_eager_and_exact():
     assert type(engine) is EagerEngine
     assert (engine.name, engine.precision, engine.budget) == ("eager", "fp32", 1000)
     calls = []
-    step = engine.repeated(lambda: calls.append(1))
+    step = engine.capture(lambda: calls.append(1))
     step()
     step()
     assert calls == [1, 1]

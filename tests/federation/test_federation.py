@@ -9,7 +9,7 @@ import torch
 
 from fedaf.client.state import ClientState
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import Terms, participants, play_round
+from fedaf.federation.rounds import RoundRules, participants, play_round
 from fedaf.protocol import BelowQuorum, FedafError, Key, Outcome, Payload, Refused, pack
 from fedaf.protocol.transport import Failed, Replied, Request, Silent
 from fedaf.transports.local import LocalTransport
@@ -39,7 +39,7 @@ def test_participation_asks_a_share_of_clients_and_at_least_one():
 def test_a_round_below_quorum_stops_with_the_reasons_and_leaves_the_state_alone():
     experiment = small_experiment("support.tally:Tally")
     fault = lambda client, request, d: Failed("out of paper") if client != "client-0" else d  # noqa: E731
-    rounds = Rounds(experiment, FaultyTransport(local(experiment), fault), Terms(quorum=0.5))
+    rounds = Rounds(experiment, FaultyTransport(local(experiment), fault), RoundRules(quorum=0.5))
     with pytest.raises(
         BelowQuorum, match=r"1 of 4 clients answered, 2 are needed .client-1, client-2, client-3: count: out of paper"
     ):
@@ -50,7 +50,7 @@ def test_a_round_below_quorum_stops_with_the_reasons_and_leaves_the_state_alone(
 def test_at_quorum_the_round_counts():
     experiment = small_experiment("support.tally:Tally")
     fault = silent(("client-0", 1, "count"), ("client-1", 1, "count"))
-    report = Rounds(experiment, FaultyTransport(local(experiment), fault), Terms(quorum=0.5)).play()
+    report = Rounds(experiment, FaultyTransport(local(experiment), fault), RoundRules(quorum=0.5)).play()
     assert report.accepted == ["client-2", "client-3"]
 
 
@@ -155,7 +155,7 @@ def test_the_last_images_of_a_client_that_is_away_stay_in_use_for_max_staleness_
 
 def test_a_deadline_ends_a_phase_between_steps():
     experiment = fedaf_experiment(local_steps=100_000)
-    rounds = Rounds(experiment, terms=Terms(deadline=1.0))
+    rounds = Rounds(experiment, terms=RoundRules(deadline=1.0))
     started = time.monotonic()
     with pytest.raises(BelowQuorum, match="no answer before the deadline"):
         rounds.play()
@@ -252,7 +252,7 @@ def test_quorum_is_not_off_by_one_in_floating_point(quorum, needed):
             clients=list(clients),
             accepted={},
             run="test",
-            terms=Terms(quorum=quorum),
+            terms=RoundRules(quorum=quorum),
             engine=experiment.engine,
             observer=Observer(),
         )

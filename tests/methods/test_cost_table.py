@@ -72,7 +72,7 @@ def classes_of_clients(dataset: str, alpha: float, seed: int) -> list[list[int]]
     """The classes each client condenses, in a split of labels with the data set's class counts."""
     samples, classes = SAMPLES[dataset]
     labels = np.repeat(np.arange(classes), samples // classes)
-    split = dirichlet(labels, CLIENTS, alpha=alpha, key=Key(seed).fold("partition"))
+    split = dirichlet(labels, CLIENTS, alpha=alpha, key=Key(seed).derive("partition"))
     method = replies_for(dataset).method
     return [method.condensed_classes(counts) for counts in split.counts(labels, classes).values()]
 

@@ -8,7 +8,7 @@ import fedaf
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.partition import by_domain, iid
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.methods.fedbn import batch_norm_tensors, personalise
 from fedaf.protocol import Client, Key, Shard
 from fedaf.training.evaluate import predict
@@ -38,7 +38,7 @@ SHARED = {f"{layer}.{name}" for layer in ("bn", "batchnorm.0", "group", "out") f
 SHARDS = {"a": shard(12, (0,), seed=1), "b": shard(6, (1, 2), seed=2), "c": shard(9, seed=3)}
 
 
-def play(terms: Terms | None = None, **options) -> Play:
+def play(terms: RoundRules | None = None, **options) -> Play:
     return Play(make("fedbn", of(Misnamed), lr=0.1, **options), SHARDS, terms)
 
 
@@ -63,7 +63,7 @@ def test_the_rest_is_averaged_with_equal_weights_and_then_batch_norm_too():
     running = play()
     (fit,) = running.method.phases
     ask = fit.ask(running.server.next_round(3), "a")
-    keys = {name: Key(0).fold("client", name, 1, "fit") for name in SHARDS}
+    keys = {name: Key(0).derive("client", name, 1, "fit") for name in SHARDS}
     outcomes = [fit.work_one(ask, Client(name, held, keys[name]), ENGINE) for name, held in SHARDS.items()]
     running.round()
     for name in SHARED:
@@ -127,12 +127,12 @@ def test_evaluating_changes_nothing_that_the_next_round_sees():
 
 def test_batch_norm_of_a_client_survives_a_restart_and_rounds_it_does_not_take_part_in():
     """Partial participation: who was not asked keeps what it had, through a checkpoint too."""
-    whole, cut = play(Terms(participation=0.5)), play(Terms(participation=0.5))
+    whole, cut = play(RoundRules(participation=0.5)), play(RoundRules(participation=0.5))
     asked = [tuple(whole.round().asked) for _ in range(5)]
     assert len(set(asked)) > 1, "all rounds asked the same clients"
     for _ in range(2):
         cut.round()
-    again = play(Terms(participation=0.5))
+    again = play(RoundRules(participation=0.5))
     again.server, again.accepted = cut.server, dict(cut.accepted)
     again.transport.restore(cut.transport.checkpoint())
     for _ in range(3):

@@ -96,5 +96,5 @@ def test_its_options_are_the_papers():
 def test_it_shares_the_exchange_and_the_server_with_fedaf():
     for phase in (fedaf.Condense, feddm.Condense):
         assert phase.work is CondensePhase.work
-        assert phase.fold is CondensePhase.fold
+        assert phase.aggregate is CondensePhase.aggregate
     assert fedaf.FedAF.condensed_data is feddm.FedDM.condensed_data

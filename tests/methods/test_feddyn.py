@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.methods import averaging, feddyn
 from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedavg import FedAvg
@@ -63,7 +63,7 @@ def test_the_mean_number_of_samples_is_right_from_the_first_round_on():
     running = Play(make("feddyn"), SHARDS)
     count, fit_phase = running.method.phases
     replies = {name: count.work_one(Payload(), a_client(held), ENGINE).reply for name, held in SHARDS.items()}
-    assert fit_phase.ask(count.fold(running.server, replies), "a").scalars == {"mean_samples": 10.0}
+    assert fit_phase.ask(count.aggregate(running.server, replies), "a").scalars == {"mean_samples": 10.0}
     running.round()
     assert {name: float(n) for name, n in running.server.memory["samples"].items()} == {
         name: len(held) for name, held in SHARDS.items()
@@ -71,7 +71,7 @@ def test_the_mean_number_of_samples_is_right_from_the_first_round_on():
 
 
 def test_under_partial_participation_the_mean_is_over_all_clients_ever_heard_of():
-    running = Play(make("feddyn"), SHARDS, Terms(participation=0.5))
+    running = Play(make("feddyn"), SHARDS, RoundRules(participation=0.5))
     heard: set[str] = set()
     for _ in range(6):
         heard |= set(running.round().asked)
@@ -105,7 +105,7 @@ def test_the_clip_of_training_leaves_small_gradients_alone():
 
 def test_the_server_mixes_the_mean_model_with_the_mean_drift_of_all_clients():
     """Two of four clients a round: h of the others stays, and counts."""
-    running = Play(make("feddyn", lr=0.05), SHARDS, Terms(participation=0.5))
+    running = Play(make("feddyn", lr=0.05), SHARDS, RoundRules(participation=0.5))
     names = list(parameters(running.method, running.server.model))
     asked: set[tuple[str, ...]] = set()
     for _ in range(6):
@@ -144,7 +144,7 @@ def test_running_statistics_are_averaged_by_samples_and_sent_as_they_are():
     w = running.server.model
     asks = Payload(w, {"mean_samples": 8.0})
     replies = {
-        name: fit_of(method).work_one(asks, Client(name, held, Key(0).fold("client", name, 1, "fit")), ENGINE).reply
+        name: fit_of(method).work_one(asks, Client(name, held, Key(0).derive("client", name, 1, "fit")), ENGINE).reply
         for name, held in running.shards.items()
     }
     running.round()
@@ -224,5 +224,5 @@ def test_on_quadratics_it_finds_the_joint_optimum_where_fedavg_does_not(flat):
 def test_it_finds_the_joint_optimum_of_all_clients_when_half_of_them_take_part():
     shards = {"steep": STEEP, "flat": FLAT, "steep too": STEEP, "flat too": FLAT}
     method = QuadraticFedDyn(FedDynOptions(alpha=0.3, **LOCAL), LINE, Architecture(line))
-    running = Play(method, shards, Terms(participation=0.5))
+    running = Play(method, shards, RoundRules(participation=0.5))
     assert abs(reached(running, 30) - joint_optimum(STEEP, FLAT)) < 0.01

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.methods.fedgen import FedGen, diversity_loss, label_weights, teacher_loss
 from fedaf.protocol import Key, Payload, Refused, ServerState, UserError, prefixed
 from support.tiny import CLASSES, ENGINE, EndsInAConvolution, Play, a_client, fit_of, make, of, pixels, shard, worked
@@ -160,7 +160,7 @@ def test_labels_that_nobody_holds_are_neither_learned_nor_generated():
 
 
 def test_labels_once_seen_stay_known_when_their_holders_are_away():
-    running = Play(make("fedgen", **TINY), SHARDS, Terms(participation=0.34))
+    running = Play(make("fedgen", **TINY), SHARDS, RoundRules(participation=0.34))
     for _ in range(6):
         running.round()
     assert running.server.memory["labels"]["labels"].tolist() == [0, 1]

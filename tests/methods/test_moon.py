@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.methods.moon import model_contrast
 from fedaf.models.backbone import Tap
 from fedaf.models.registry import build
@@ -111,7 +111,7 @@ def test_gradients_flow_to_the_live_model_only_and_not_to_its_classifier():
 def test_a_clients_first_participation_has_no_contrast_whenever_it_is():
     """One client of four a round: most meet the federation late."""
     method = make("moon", local_epochs=2, lr=0.05)
-    running = Play(method, SHARDS, Terms(participation=0.5))
+    running = Play(method, SHARDS, RoundRules(participation=0.5))
     met: set[str] = set()
     late = 0
     for _ in range(6):
@@ -130,7 +130,7 @@ def test_a_clients_first_participation_has_no_contrast_whenever_it_is():
 
 
 def test_the_previous_model_is_the_one_a_client_sent_in_its_last_accepted_round():
-    running = Play(make("moon", lr=0.05), SHARDS, Terms(participation=0.5))
+    running = Play(make("moon", lr=0.05), SHARDS, RoundRules(participation=0.5))
     sent: dict[str, dict] = {}
     deliver = running.transport.deliver
 

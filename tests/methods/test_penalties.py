@@ -25,7 +25,7 @@ from support.tiny import (
 )
 
 HELD = shard(12, seed=1)
-ORDER = torch.randperm(12, generator=a_client(HELD).key.fold("order").torch())
+ORDER = torch.randperm(12, generator=a_client(HELD).key.derive("order").torch())
 IMAGES, LABELS = pixels(HELD)[ORDER], HELD.labels[ORDER]  # the batch of the first step, in its order
 LR = 0.1
 
@@ -115,7 +115,7 @@ class Gen(Case):
         return Payload({**ask.tensors, **{f"model/{n}": t for n, t in weights_of(self.method, 0).items()}}, ask.scalars)
 
     def gradient(self, model):
-        ask, draws = self.ask(), self.client().key.fold("forward").torch()
+        ask, draws = self.ask(), self.client().key.derive("forward").torch()
         weight, live = 3 * 0.98**2, copy.deepcopy(model)
         generator = self.method.generator(Key(0)).eval()
         generator.load_state_dict(
@@ -144,7 +144,7 @@ def test_the_gradient_differs_from_cross_entropys_by_the_closed_form(name):
     model = case.method.build_model(Key(5)).train()
     reference = copy.deepcopy(model)
     loss = fit_of(case.method).loss(model, case.ask(), case.client(), ENGINE)
-    with case.client().key.fold("forward").seeded():  # as training does
+    with case.client().key.derive("forward").seeded():  # as training does
         terms = loss(IMAGES, LABELS)
     assert set(terms) == set(fit_of(case.method).terms)
     whole = gradients(torch.stack(list(terms.values())).sum(), model)

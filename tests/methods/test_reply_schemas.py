@@ -269,7 +269,7 @@ def test_measures_at_their_largest_from_every_client_give_finite_figures():
     condense = Payload(HONEST_CONDENSE, {**HONEST_MEASURES, **dict.fromkeys(LOSSES, 1e30)})
     for phase, reply in ((FIT, fit), (CONDENSE, condense)):
         REPLIES[f"{'fedavg' if phase is FIT else 'fedaf'} {phase.name}"].schema.validate(reply)
-        server = phase.fold(FEDAVG.initial(Key(0)), {f"client-{i}": reply for i in range(1000)})
+        server = phase.aggregate(FEDAVG.initial(Key(0)), {f"client-{i}": reply for i in range(1000)})
         json.dumps(server.log, allow_nan=False)
 
 

@@ -72,10 +72,10 @@ def test_the_average_of_replies_is_weighted_by_samples_and_that_of_identical_one
     server, (fit,) = method.initial(Key(0)).next_round(3), method.phases
     ask = fit.ask(server, "a")
     replies = [fit.work_one(ask, a_client(shard(n, seed=n), name=str(n)), ENGINE).reply for n in (4, 12)]
-    mixed = fit.fold(server, {"a": replies[0], "b": replies[1]}).model
+    mixed = fit.aggregate(server, {"a": replies[0], "b": replies[1]}).model
     for tensor_name, tensor in mixed.items():
         if tensor.is_floating_point():
             expected = (4 * replies[0].tensors[tensor_name] + 12 * replies[1].tensors[tensor_name]) / 16
             torch.testing.assert_close(tensor, expected)
-    same = fit.fold(server, dict.fromkeys("abc", replies[1])).model
+    same = fit.aggregate(server, dict.fromkeys("abc", replies[1])).model
     assert all(torch.equal(tensor, replies[1].tensors[n]) for n, tensor in same.items())

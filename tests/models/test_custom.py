@@ -158,7 +158,7 @@ def own_experiment(model, **table):
 def test_weights_are_fresh_from_the_seed_unless_they_are_to_be_kept():
     module = zoo.mlp(1, 8, 10)
     fresh = own_experiment(module).method.initial(Key(3)).model
-    assert_equal(fresh, initialise(zoo.mlp(1, 8, 10), Key(3).fold("model")).state_dict())
+    assert_equal(fresh, initialise(zoo.mlp(1, 8, 10), Key(3).derive("model")).state_dict())
     assert not torch.equal(fresh["1.weight"], module[1].weight)
     kept = own_experiment(module, keep_weights=True).method
     kept.build_model(Key(3))[1].weight.data.fill_(0)  # as training changes one network, and no other
@@ -278,7 +278,7 @@ def test_the_features_that_fedaf_matches_are_the_input_of_the_classifier(classif
         first = torch.tanh(model.first(images.flatten(1)))
         return first if classifier == "second" else torch.tanh(model.second(first))
 
-    condensed, _ = initial_images(shard, [0, 1, 2], options, TASK, client.key.fold("init"))
+    condensed, _ = initial_images(shard, [0, 1, 2], options, TASK, client.key.derive("init"))
     gaps = features(normalise(real, TASK.mean, TASK.std)) - torch.stack([features(i).mean(0) for i in condensed])
     assert outcome.reply.scalars["loss_dm"] == pytest.approx(float(gaps.square().sum(1).mean()), rel=1e-4)
 

@@ -17,57 +17,57 @@ PATHS = st.lists(st.integers(-(2**63), 2**63) | st.text(max_size=20), min_size=1
 @unhurried
 @given(seed=SEEDS, path=PATHS)
 def test_the_same_path_gives_the_same_key(seed, path):
-    assert Key(seed).fold(*path) == Key(seed).fold(*path)
+    assert Key(seed).derive(*path) == Key(seed).derive(*path)
 
 
 @unhurried
 @given(seed=SEEDS, one=PATHS, other=PATHS)
 def test_different_paths_give_different_keys(seed, one, other):
-    assert (Key(seed).fold(*one) == Key(seed).fold(*other)) == (one == other)
+    assert (Key(seed).derive(*one) == Key(seed).derive(*other)) == (one == other)
 
 
 @unhurried
 @given(one=SEEDS, other=SEEDS, path=PATHS)
 def test_different_seeds_give_different_keys(one, other, path):
-    assert (Key(one).fold(*path) == Key(other).fold(*path)) == (one == other)
+    assert (Key(one).derive(*path) == Key(other).derive(*path)) == (one == other)
 
 
 @unhurried
 @given(seed=SEEDS, path=PATHS)
 def test_every_key_fits_an_int64(seed, path):
-    key = Key(seed).fold(*path)
+    key = Key(seed).derive(*path)
     assert 0 <= key.value < 2**63
     assert int(torch.tensor(key.value)) == key.value
 
 
 def test_a_number_and_its_text_are_different_purposes():
-    assert Key(0).fold("round", 1) != Key(0).fold("round", "1")
+    assert Key(0).derive("round", 1) != Key(0).derive("round", "1")
 
 
 def test_the_parts_of_a_path_do_not_run_together():
-    assert len({Key(0).fold(*path) for path in (("ab",), ("a", "b"), ("", "ab"), ("ab", ""))}) == 4
+    assert len({Key(0).derive(*path) for path in (("ab",), ("a", "b"), ("", "ab"), ("ab", ""))}) == 4
 
 
 def test_keys_are_the_same_on_every_machine():
-    assert Key(0).fold("model").value == 6381212008994650540
-    assert Key(7).fold("client", "client-3", 2, "condense").value == 5200671788826551260
+    assert Key(0).derive("model").value == 6381212008994650540
+    assert Key(7).derive("client", "client-3", 2, "condense").value == 5200671788826551260
 
 
 def test_the_same_key_gives_the_same_draws():
-    key = Key(3).fold("draws")
+    key = Key(3).derive("draws")
     assert torch.equal(torch.rand(8, generator=key.torch()), torch.rand(8, generator=key.torch()))
     assert np.array_equal(key.numpy().random(8), key.numpy().random(8))
 
 
 def test_different_purposes_give_different_draws():
-    init, draws = Key(3).fold("init"), Key(3).fold("draws")
+    init, draws = Key(3).derive("init"), Key(3).derive("draws")
     assert not torch.equal(torch.rand(8, generator=init.torch()), torch.rand(8, generator=draws.torch()))
     assert not np.array_equal(init.numpy().random(8), draws.numpy().random(8))
 
 
 def test_draws_do_not_depend_on_what_was_drawn_before():
     def draw(round: int) -> torch.Tensor:
-        return torch.rand(4, generator=Key(0).fold("round", round).torch())
+        return torch.rand(4, generator=Key(0).derive("round", round).torch())
 
     forwards = {round: draw(round) for round in (1, 2, 3)}
     torch.manual_seed(99)

@@ -10,7 +10,7 @@ from fedaf.client.serving import Admission, serve
 from fedaf.client.state import ClientState
 from fedaf.config.settings import policy_toml, read_policy
 from fedaf.errors import BelowQuorum
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.methods.registry import METHODS
 from fedaf.protocol import Disclosure, Key, Payload, Policy, Refused
 from fedaf.protocol.transport import Failed, Replied, Request, Silent
@@ -26,7 +26,7 @@ def rounds_under(policy: Policy, method: str = "fedaf", quorum: float = 0.01, **
     experiment = small_experiment(method, **options)
     admission = Admission(policy, experiment.method, method)
     transport = LocalTransport(shards(experiment), experiment.engine, admission)
-    return Rounds(experiment, transport, Terms(quorum=quorum))
+    return Rounds(experiment, transport, RoundRules(quorum=quorum))
 
 
 def reasons(policy: Policy, method: str = "fedaf", **options) -> dict[str, str]:
@@ -84,7 +84,7 @@ def test_as_many_images_as_samples_are_refused_and_half_as_many_are_not():
     assert client not in reasons(Policy(), **{**HONEST, "ipc": largest // 2, "min_samples": largest})
 
 
-def test_nothing_is_computed_for_what_is_refused_and_the_others_go_on_together(monkeypatch):
+def test_nothing_is_computed_for_what_is_refused_and_the_others_continue_run_together(monkeypatch):
     rounds = rounds_under(Policy(min_samples=60), **HONEST)
     condense = rounds.method.phase("condense")
     worked: list[list[str]] = []
@@ -128,7 +128,7 @@ def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
     experiment = small_experiment("fedaf", **{**HONEST, "init": "real", "allow_real_init": True, "local_steps": 0})
     lax = {"initialisations": ["real"], "min_local_steps": 0}
     for policy, sent in ((Policy(**lax), False), (Policy(**lax, max_likeness=60.0), True)):
-        rounds = Rounds(experiment, LocalTransport(shards(experiment), experiment.engine), Terms(quorum=0.01))
+        rounds = Rounds(experiment, LocalTransport(shards(experiment), experiment.engine), RoundRules(quorum=0.01))
         admission = Admission(policy, experiment.method, "fedaf")
         name, shard = next(iter(shards(experiment).items()))
         classes = torch.tensor(experiment.method.condensed_classes(shard.counts))

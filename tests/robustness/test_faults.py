@@ -12,7 +12,7 @@ import torch
 
 from fedaf.client.state import ClientState
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import RoundReport, Terms
+from fedaf.federation.rounds import RoundReport, RoundRules
 from fedaf.protocol import BelowQuorum, Key, Outcome, Payload, ServerState, Tensors
 from fedaf.protocol.transport import Request
 from fedaf.runs.experiment import Experiment
@@ -219,7 +219,7 @@ def test_in_one_process_a_deadline_is_that_of_all_and_who_has_answered_stays():
         time.sleep(DEADLINE)
         return outcome
 
-    fault = Fault("", illness={"to_outcome": dawdle}, terms=Terms(deadline=DEADLINE, quorum=0.5))
+    fault = Fault("", illness={"to_outcome": dawdle}, terms=RoundRules(deadline=DEADLINE, quorum=0.5))
     found = course("fedavg", cohort=True, fault=fault, at=(VICTIM, ROUND, "fit"), last_round=ROUND)
     assert found.reports[ROUND].accepted == ["client-0", VICTIM]
     assert set(found.reports[ROUND].failures.values()) == {f"fit: {NO_ANSWER}"}

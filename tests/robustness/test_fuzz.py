@@ -42,7 +42,7 @@ def bounded(*, seconds: float = 5, mib: int = 200):
 def assert_usable(replies: Replies, payload: Payload) -> None:
     """What was accepted can be folded with honest replies, and leaves a finite model and memory, and a log that can be
     written."""
-    folded = replies.phase.fold(replies.server, {"client-0": payload, "client-1": replies.honest[-1]})
+    folded = replies.phase.aggregate(replies.server, {"client-0": payload, "client-1": replies.honest[-1]})
     for tensors in (folded.model, *folded.memory.values()):
         assert all(bool(torch.isfinite(t).all()) for t in tensors.values())
     json.dumps(folded.log, allow_nan=False)

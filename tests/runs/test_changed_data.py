@@ -41,7 +41,7 @@ def remove_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [overwrite, move_one, swap_names, remove_one])
-def test_a_run_does_not_go_on_with_changed_data(call, tmp_path, change):
+def test_a_run_does_not_continue_run_with_changed_data(call, tmp_path, change):
     folder = photographs(tmp_path / "mine")
     assert call("run", "--dataset", "folder:mine", *SMALL, *TINY, "--out", "run")[0] == 0
     change(folder)

@@ -203,10 +203,10 @@ def test_accuracy_at_the_clients_counts_every_test_sample_once():
         "b": evaluation(method, held([1] * 6), model),
         "c": evaluation(method, None, model),
     }
-    log = Evaluate(method).fold(server, replies).log
+    log = Evaluate(method).aggregate(server, replies).log
     assert log["accuracy"] == pytest.approx(70)
     assert log["accuracy_by_client"] == {"a": 25.0, "b": 100.0}
-    assert Evaluate(method).fold(server, {"c": replies["c"]}).log == {}
+    assert Evaluate(method).aggregate(server, {"c": replies["c"]}).log == {}
 
 
 @pytest.mark.parametrize(("data", "method", "phases"), [(OWN, "fedaf", 3), (OWN, "fedbn", 2), (None, "fedaf", 2)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import Engine, Outcome, Payload
 
 DEADLINE = 1.0  # seconds: many times what a healthy client takes in these tests
@@ -20,7 +20,7 @@ class Fault:
     reason: str
     illness: dict[str, Callable] | None = None
     damage: dict[str, object] | None = None
-    terms: Terms = Terms()  # noqa: RUF009 - frozen
+    terms: RoundRules = RoundRules()  # noqa: RUF009 - frozen
 
 
 def spoilt(change: Callable[[dict, dict], None], reason: str) -> Fault:
@@ -67,7 +67,7 @@ NO_ANSWER = "no answer before the deadline"
 IN_ANY_PHASE = {
     "raises at once": Fault("ZeroDivisionError: a client's own bug", illness={"before": breaks_down}),
     "raises when done": Fault("ZeroDivisionError: a client's own bug", illness={"to_outcome": breaks_down}),
-    "late": Fault(NO_ANSWER, illness={"before": never_ends}, terms=Terms(deadline=DEADLINE)),
+    "late": Fault(NO_ANSWER, illness={"before": never_ends}, terms=RoundRules(deadline=DEADLINE)),
     "extra tensor": spoilt(
         lambda tensors, scalars: tensors.update(more=torch.ones(1)), "the tensor 'more' was not asked for"
     ),

@@ -165,8 +165,8 @@ class _IllPhase(Phase):
         for client, outcome in zip(clients, self._inner.work(asks, clients, engine), strict=True):
             yield self._illness.to_outcome(outcome) if client.id == self._patient else outcome
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        return self._inner.fold(server, replies)
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        return self._inner.aggregate(server, replies)
 
 
 def afflicted(method: Method, illness: Illness) -> Method:

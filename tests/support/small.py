@@ -11,7 +11,7 @@ from fedaf.config import settings as configuration
 from fedaf.engine import EagerEngine
 from fedaf.federation.federation import Federation
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
 from fedaf.protocol import Key, Method, Phase, ServerState, Shard, Tensors
 from fedaf.protocol.transport import Delivery, Listener, Request, Transport
@@ -40,12 +40,12 @@ class Rounds:
         self,
         experiment: Experiment,
         transport: Transport | None = None,
-        terms: Terms | None = None,
+        terms: RoundRules | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.experiment = experiment
         self.transport = transport or local(experiment)
-        self.terms = terms or Terms()
+        self.terms = terms or RoundRules()
         self.observer = observer or Observer()
         self.server: ServerState = experiment.method.initial(Key(experiment.config.run.seed))
         self.accepted: dict[str, int] = {}
@@ -71,7 +71,7 @@ class Rounds:
 
 
 def federation(
-    experiment: Experiment, out: Path, transport: Transport | None = None, terms: Terms | None = None
+    experiment: Experiment, out: Path, transport: Transport | None = None, terms: RoundRules | None = None
 ) -> Federation:
     """A whole run of the experiment in ``out``, over any transport."""
     out.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ def federation(
         domains=experiment.dataset.domains,
         engine=experiment.engine,
         directory=RunDirectory(out),
-        terms=terms or Terms(),
+        terms=terms or RoundRules(),
         rounds=experiment.config.run.rounds,
     )
 

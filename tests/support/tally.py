@@ -23,7 +23,7 @@ class Count(Phase):
         noise = torch.rand(3, generator=client.key.torch())
         return Outcome(Payload({"noise": noise}, {"rounds": rounds}), state={"rounds": torch.tensor(rounds)})
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         noise = torch.stack([reply.tensors["noise"] for reply in replies.values()]).sum(0)
         memory = {"tally": {"noise": server.memory.get("tally", {}).get("noise", torch.zeros(3)) + noise}}
         return replace(server, memory=memory).with_log(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.methods.averaging import AveragingMethod, Fit
 from fedaf.methods.registry import find
 from fedaf.models.registry import build
@@ -65,7 +65,7 @@ def pixels(held: Shard) -> Tensor:
 
 
 def a_client(held: Shard, state: Tensors | None = None, name: str = "client-0") -> Client:
-    return Client(name, held, Key(7).fold(name), state or {})
+    return Client(name, held, Key(7).derive(name), state or {})
 
 
 def fit_of(method: Method) -> Fit:
@@ -99,8 +99,10 @@ def assert_close(found: Tensors, expected: Tensors, atol: float = 1e-5) -> None:
 class Play:
     """A federation of these clients, played round by round."""
 
-    def __init__(self, method: Method, shards: Mapping[str, Shard], terms: Terms | None = None, seed: int = 0) -> None:
-        self.method, self.shards, self.terms = method, shards, terms or Terms()
+    def __init__(
+        self, method: Method, shards: Mapping[str, Shard], terms: RoundRules | None = None, seed: int = 0
+    ) -> None:
+        self.method, self.shards, self.terms = method, shards, terms or RoundRules()
         self.transport = LocalTransport(shards, ENGINE)
         self.server = method.initial(Key(seed))
         self.accepted: dict[str, int] = {}

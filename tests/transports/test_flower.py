@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="flwr, the network transport, is not installe
 from flwr.app import Error, Message, RecordDict
 
 from fedaf.config import settings as configuration
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import BelowQuorum, Key, Payload, Refused
 from fedaf.protocol.transport import Request
 from fedaf.runs.experiment import prepare
@@ -53,7 +53,7 @@ def rounds_over(grid: DirectGrid, given: dict[str, Any] | None = None) -> Rounds
     experiment = prepare(configuration.build(given or tables()))
     transport = over(grid)
     assert list(transport.clients()) == ["client-0", "client-1"]
-    return Rounds(experiment, transport, Terms(quorum=0.5, deadline=30.0))
+    return Rounds(experiment, transport, RoundRules(quorum=0.5, deadline=30.0))
 
 
 @pytest.mark.parametrize("method", QUICK)
@@ -139,7 +139,7 @@ def test_the_reply_of_an_earlier_round_does_not_count_for_this_one(tmp_path):
 def test_who_does_not_answer_in_time_is_silent_and_an_error_of_flowers_is_a_reason(tmp_path):
     grid = grid_of(tmp_path)
     rounds = rounds_over(grid)
-    rounds.terms = Terms(quorum=0.5, deadline=1.0)
+    rounds.terms = RoundRules(quorum=0.5, deadline=1.0)
     grid.spoil = lambda message, found: None if message.metadata.dst_node_id == 11 else found
     assert rounds.play().failures == {"client-1": "fit: no answer before the deadline"}
 

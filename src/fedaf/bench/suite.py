@@ -133,14 +133,14 @@ class Bench:
     def _peaks(self) -> Peaks:
         """What the device can do in the precision of the engine."""
         dtype = torch.bfloat16 if self.engine.precision == "bf16" else torch.float32
-        with self.engine.arithmetic():
+        with self.engine.autocast():
             return measure_peaks(self.engine.device, dtype, side=self._effort.matrix, copied=self._effort.copied)
 
     def tf32(self) -> str:
         """Where ours and the reference compute in TF32, in words."""
         if self.engine.device.type != "cuda":
             return "no TF32"
-        with self.engine.arithmetic():
+        with self.engine.autocast():
             ours = _tf32_flags()
         with reference.tf32():
             return f"TF32 ours {ours}, reference {_tf32_flags()}"

@@ -16,7 +16,7 @@ from fedaf.condensation.resampling import Blended
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import Terms, play_round
+from fedaf.federation.rounds import RoundRules, play_round
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.models import registry as models
 from fedaf.models.backbone import Backbone
@@ -68,9 +68,9 @@ class Work:
     def our_condensation(self, split: Split) -> Action:
         """A block of steps of all clients, under fresh networks."""
         model = self.method.build_model(_KEY).to(self._device)
-        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.fold("networks"), gamma=0)
+        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
         jobs = [
-            Job(self._shard(classes), list(classes), self._start(classes), _KEY.fold("client", number))
+            Job(self._shard(classes), list(classes), self._start(classes), _KEY.derive("client", number))
             for number, classes in enumerate(split)
         ]
         work = Condensation(
@@ -118,10 +118,12 @@ class Work:
     def our_crowd(self, clients: int) -> Action:
         """The whole condensation of so many clients with two small classes each, in groups that fit the memory."""
         options, model = self.small(), self.method.build_model(_KEY).to(self._device)
-        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.fold("networks"), gamma=0)
+        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
         objective = Objective(Backbone(model, self.task, self._device), networks)
         jobs = [
-            Job(self._shard(classes, held=25), classes, self._start(classes, options.ipc), _KEY.fold("client", number))
+            Job(
+                self._shard(classes, held=25), classes, self._start(classes, options.ipc), _KEY.derive("client", number)
+            )
             for number, classes in enumerate([number % 10, (number + 1) % 10] for number in range(clients))
         ]
 
@@ -189,7 +191,7 @@ class Work:
                 clients=list(shards),
                 accepted={},
                 run="bench",
-                terms=Terms(),
+                terms=RoundRules(),
                 engine=self._engine,
                 observer=Observer(),
             )

@@ -246,7 +246,7 @@ def settings(dataset: Dataset = None, method: MethodName = None, preset: Preset 
 
 
 def main() -> None:
-    """Entry point: errors on purpose are one sentence, Ctrl-C is 130, and a traceback means a bug."""
+    """DatasetSpec point: errors on purpose are one sentence, Ctrl-C is 130, and a traceback means a bug."""
     # Threads of a busy machine wait for each other: asleep after a while, not spinning. Measured with a core taken by
     # others: 1.2 to 2.8 times as fast; on an idle machine no difference.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -327,10 +327,10 @@ def _as_flag(name: str) -> str:
 
 def _resume(directory: Path, moved: Mapping[str, Any], terminal: Terminal) -> None:
     from fedaf.config import settings as configuration
-    from fedaf.runs.experiment import go_on, reopen
+    from fedaf.runs.experiment import continue_run, reopen
 
     experiment = reopen(directory, moved=configuration.from_flags(**moved))
-    terminal.report(go_on(experiment, directory, terminal.observer()))
+    terminal.report(continue_run(experiment, directory, terminal.observer()))
 
 
 def _names(methods: str) -> list[str]:
@@ -343,7 +343,7 @@ def _compare_again(directory: Path, target: float | None, terminal: Terminal) ->
 
     from fedaf.config import settings as configuration
     from fedaf.federation.run_directory import CONFIG, RESULT
-    from fedaf.runs.experiment import execute, go_on, reopen
+    from fedaf.runs.experiment import continue_run, execute, reopen
 
     try:
         saved = json.loads((directory / _COMPARISON).read_text())
@@ -357,7 +357,7 @@ def _compare_again(directory: Path, target: float | None, terminal: Terminal) ->
         if (folder / RESULT).is_file():
             continue
         if (folder / CONFIG).is_file():
-            go_on(reopen(folder), folder, observer)
+            continue_run(reopen(folder), folder, observer)
         else:
             execute(terminal.prepare(configuration.build(table)), folder, observer)
     terminal.report_comparison(directory, list(tables), target=goal)

@@ -31,7 +31,7 @@ class Evaluate(Phase):
         found = accuracy(model, test.images, test.labels, self.method.task, engine)
         return Outcome(Payload(scalars={"accuracy": found, "samples": len(test)}))
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         told = {client: reply.scalars for client, reply in replies.items() if reply.scalars["samples"]}
         found, samples = ({client: float(by[name]) for client, by in told.items()} for name in ("accuracy", "samples"))
         mean = over_samples(found, samples)

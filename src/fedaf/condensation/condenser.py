@@ -151,7 +151,7 @@ class Condensation:
     ) -> None:
         self._batch_statistics = options.bn_mode == "batch"
         if self._batch_statistics:  # BatchNorm divides by the spread of a few images, and so by its rounding
-            engine = engine.exact()
+            engine = engine.in_fp32()
         self.room, self._objective, self._options, self._task, self._engine = room, objective, options, task, engine
         device, pairs = engine.device, room.pairs
         self._pool = torch.zeros(room.images, *task.image_shape, dtype=torch.uint8, device=device)
@@ -167,11 +167,11 @@ class Condensation:
         self._measured = torch.zeros(3, pairs)
         self._parts = self._slices(pairs, options.ipc)
         self._real_parts = self._slices(pairs * options.real_batch, 1)
-        self.move: Callable[[], None] = engine.repeated(self._move)
+        self.move: Callable[[], None] = engine.capture(self._move)
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Take in a group of clients."""
-        self._jobs, self._generators = jobs, [job.key.fold("draws").torch(self._engine.device) for job in jobs]
+        self._jobs, self._generators = jobs, [job.key.derive("draws").torch(self._engine.device) for job in jobs]
         self._starts.zero_()
         self._counts.fill_(1)
         self._owners.fill_(self.room.clients)  # nobody's, unless a pair is taken
@@ -233,7 +233,7 @@ class Condensation:
     def _terms(self) -> Iterator["_Terms"]:
         """The losses of the pairs, in slices that fit the memory, each with a graph back to its images."""
         objective, ipc, batch = self._objective, self._options.ipc, self._options.real_batch
-        with self._engine.arithmetic():
+        with self._engine.autocast():
             weights = objective.networks.weights()
         real_features, real_logits = self._real(weights)
         for part in self._parts:
@@ -257,12 +257,12 @@ class Condensation:
         if self._objective.match_logits:
             features, logits = zip(*(self._outputs(weights, batch) for batch in batches), strict=True)
             return _joined(features), _joined(logits)
-        with self._engine.arithmetic():
+        with self._engine.autocast():
             backbone, mode = self._objective.backbone, self._batch_statistics
             return _joined([backbone.features(weights, batch, batch_statistics=mode) for batch in batches]), None
 
     def _outputs(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
-        with self._engine.arithmetic():
+        with self._engine.autocast():
             return self._objective.backbone(weights, images, batch_statistics=self._batch_statistics)
 
     def _slices(self, count: int, images: int) -> list[slice]:

@@ -27,7 +27,7 @@ class Blended:
         self._vector = fresh.flat(weights)
 
     def draw(self, step: int) -> None:
-        self._fresh.draw(self._key.fold(step))
+        self._fresh.draw(self._key.derive(step))
 
     def weights(self) -> dict[str, Tensor]:
         blend = torch.lerp(self._fresh.vector(), self._vector, self._gamma)
@@ -43,7 +43,7 @@ class Perturbed:
         self.draw(0)
 
     def draw(self, step: int) -> None:
-        self._direction = self._fresh.gaussian(self._key.fold(step))
+        self._direction = self._fresh.gaussian(self._key.derive(step))
 
     def weights(self) -> dict[str, Tensor]:
         moved = self._vector + self._rho / self._direction.norm() * self._direction

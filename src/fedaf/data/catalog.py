@@ -11,14 +11,14 @@ import torch
 
 from fedaf.common.naming import nearest
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.entries import CATALOG, Entry
+from fedaf.data.entries import CATALOG, DatasetSpec
 from fedaf.data.fetch.remotes import REMOTES
 from fedaf.data.readers import cifar, domainnet, folders, idx, npz, pacs
 from fedaf.data.storage import cache, stored
 from fedaf.data.storage.cache import Source
 from fedaf.protocol import Key, UserError
 
-__all__ = ["CATALOG", "Entry", "check_name", "load", "locate"]
+__all__ = ["CATALOG", "DatasetSpec", "check_name", "load", "locate"]
 
 _DIGITS_SPLIT = Key(20240617)  # the test split of digits is the same in every run, whatever its seed
 _NPZ, _FOLDER = "npz:", "folder:"
@@ -41,7 +41,7 @@ def load(
     image_size: int | None = None,
     max_unreadable: float = 0.01,
     watch: Callable[[int, int], None] | None = None,
-    entry: Entry | None = None,
+    entry: DatasetSpec | None = None,
 ) -> DataSet:
     """Open a data set: one of the catalog (``digits`` comes with scikit-learn, the others lie in ``data_dir`` as
     published or as ``NAME.npz``), ``npz:FILE`` or ``folder:DIR``. Image files are resized to squares of ``image_size``;
@@ -78,7 +78,7 @@ def _find(
     data_dir: Path,
     image_size: int | None,
     watch: Callable[[int, int], None] | None,
-    own: Entry | None = None,
+    own: DatasetSpec | None = None,
 ) -> Source | Path | None:
     """A file that is in the form already, or what must be converted to it."""
     if name.startswith(_FOLDER):
@@ -99,7 +99,9 @@ def _find(
     return domainnet.find(data_dir, entry, image_size=image_size, watch=watch)
 
 
-def _open(name: str, found: Source | Path, image_size: int | None, max_unreadable: float, own: Entry | None) -> DataSet:
+def _open(
+    name: str, found: Source | Path, image_size: int | None, max_unreadable: float, own: DatasetSpec | None
+) -> DataSet:
     called, entry = (name, CATALOG.get(name)) if own is None else ("the federation", own)
     read = partial(stored.read, called, entry=entry, image_size=image_size, max_unreadable=max_unreadable)
     if isinstance(found, Source):

@@ -45,6 +45,6 @@ def with_validation(data: DataSet, count: int) -> DataSet:
     settings by, so that the test split is not used up."""
     if count >= len(data.train):
         raise UserError(f"data.validation is {count}, but {data.name} has only {len(data.train)} training images.")
-    order = torch.randperm(len(data.train), generator=Key(0).fold("validation").torch())
+    order = torch.randperm(len(data.train), generator=Key(0).derive("validation").torch())
     held_out, rest = order[:count].sort().values, order[count:].sort().values
     return replace(data, train=data.train.take(rest), test=data.train.take(held_out))

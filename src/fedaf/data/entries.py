@@ -10,7 +10,7 @@ _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}  # cus
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetSpec:
     """Shape and number of classes, the published constants to normalise with, and the names where they are fixed.
     ``resized`` sets are image files of many sizes: their shape is what they are made to by default."""
 
@@ -23,30 +23,30 @@ class Entry:
     resized: bool = False
 
 
-def own_entry(shape: tuple[int, int, int], classes: tuple[str, ...]) -> Entry:
+def custom_spec(shape: tuple[int, int, int], classes: tuple[str, ...]) -> DatasetSpec:
     """Of data that are not in the catalog."""
-    return Entry(shape, len(classes), (_OWN_MEAN,) * shape[0], (_OWN_STD,) * shape[0], classes)
+    return DatasetSpec(shape, len(classes), (_OWN_MEAN,) * shape[0], (_OWN_STD,) * shape[0], classes)
 
 
 CATALOG = {
-    "digits": Entry((1, 8, 8), 10, (0.305,), (0.376,), _DIGITS),
-    "mnist": Entry((1, 28, 28), 10, (0.1307,), (0.3081,), _DIGITS),
-    "fashionmnist": Entry(
+    "digits": DatasetSpec((1, 8, 8), 10, (0.305,), (0.376,), _DIGITS),
+    "mnist": DatasetSpec((1, 28, 28), 10, (0.1307,), (0.3081,), _DIGITS),
+    "fashionmnist": DatasetSpec(
         (1, 28, 28),
         10,
         (0.2860,),
         (0.3530,),
         ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
     ),
-    "cifar10": Entry(
+    "cifar10": DatasetSpec(
         (3, 32, 32),
         10,
         (0.4914, 0.4822, 0.4465),
         (0.2470, 0.2435, 0.2616),
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
-    "cifar100": Entry((3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "pacs": Entry(
+    "cifar100": DatasetSpec((3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "pacs": DatasetSpec(
         (3, 64, 64),
         7,
         **_IMAGENET,
@@ -54,7 +54,7 @@ CATALOG = {
         domains=("art_painting", "cartoon", "photo", "sketch"),
         resized=True,
     ),
-    "domainnet": Entry(
+    "domainnet": DatasetSpec(
         (3, 64, 64),
         10,
         **_IMAGENET,

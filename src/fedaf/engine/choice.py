@@ -2,7 +2,7 @@
 
 import torch
 
-from fedaf.engine.cuda_graphs import CompiledEngine
+from fedaf.engine.cuda_graphs import CudaGraphEngine
 from fedaf.engine.eager import EagerEngine
 from fedaf.engine.precision import resolve_precision
 from fedaf.protocol import UserError
@@ -19,5 +19,5 @@ def make_engine(
     if name == "compiled" and device.type != "cuda":
         raise UserError(f"engine 'compiled' needs a CUDA device, and this run is on {device}; use auto or eager.")
     fast = name != "eager" and device.type == "cuda"
-    engine = CompiledEngine if fast else EagerEngine
+    engine = CudaGraphEngine if fast else EagerEngine
     return engine(device, memory_budget, resolve_precision(precision, device, fast=fast))

@@ -120,7 +120,7 @@ class _Repeated:
 
 
 @dataclass(frozen=True)
-class CompiledEngine(EagerEngine):
+class CudaGraphEngine(EagerEngine):
     """Like the eager engine, which it is tested against, but fast."""
 
     name = "compiled"
@@ -128,12 +128,12 @@ class CompiledEngine(EagerEngine):
     recorder: _Recorder = field(default_factory=_Recorder)
 
     @contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        with super().arithmetic(), fused.allowed() if self._coarse else nullcontext():
+    def autocast(self) -> Iterator[None]:
+        with super().autocast(), fused.allowed() if self._coarse else nullcontext():
             yield
 
-    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
-        return _Repeated(super().repeated(step), self.recorder, self.device)
+    def capture(self, step: Callable[[], None]) -> Callable[[], None]:
+        return _Repeated(super().capture(step), self.recorder, self.device)
 
     def _settings(self) -> AbstractContextManager[None]:
         # Convolutions have few shapes, and each many times: cuDNN may try what is fastest.

@@ -42,14 +42,14 @@ class EagerEngine:
             raise DeadlineExceeded("the deadline has passed")
 
     @contextmanager
-    def arithmetic(self) -> Iterator[None]:
+    def autocast(self) -> Iterator[None]:
         with self._settings(), cast(self.precision):
             yield
 
-    def exact(self) -> Self:
+    def in_fp32(self) -> Self:
         return replace(self, precision="fp32")
 
-    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, step: Callable[[], None]) -> Callable[[], None]:
         def step_in_our_settings() -> None:  # for backward passes too
             with self._settings():
                 step()

@@ -11,7 +11,7 @@ from fedaf.data.dataset import Split
 from fedaf.federation import checkpoint
 from fedaf.federation.checkpoint import Checkpoint
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import RoundReport, Terms, play_round
+from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState
 from fedaf.protocol.transport import Transport
@@ -29,7 +29,7 @@ class Federation:
     domains: Sequence[str]
     engine: Engine
     directory: RunDirectory
-    terms: Terms
+    terms: RoundRules
     rounds: int
     keep_checkpoints: int = 2
 

@@ -13,7 +13,7 @@ from fedaf.protocol.transport import Replied, Request, Transport
 
 
 @dataclass(frozen=True)
-class Terms:
+class RoundRules:
     """What the federation demands of a round."""
 
     participation: float = 1.0
@@ -51,7 +51,7 @@ def play_round(
     clients: Sequence[str],
     accepted: Mapping[str, int],
     run: str,
-    terms: Terms,
+    terms: RoundRules,
     engine: Engine,
     observer: Observer,
     evaluation: Phase | None = None,
@@ -60,7 +60,7 @@ def play_round(
     that have none of their own. Raises ``BelowQuorum`` where too few clients are left; the caller's state is untouched
     then."""
     server = server.next_round(len({*clients, *accepted}))  # with those who were here before and may come back
-    active = participants(clients, terms.participation, server.key.fold("participants", server.round))
+    active = participants(clients, terms.participation, server.key.derive("participants", server.round))
     report = RoundReport(active)
     needed = max(1, math.ceil(terms.quorum * len(active) - 1e-9))  # 0.07 of 100 is 7, whatever floats say
     observer.round_started(server.round)
@@ -73,7 +73,7 @@ def play_round(
                 round=server.round,
                 phase=phase.name,
                 accepted=accepted.get(client, 0),
-                key=server.key.fold("client", client, server.round, phase.name),
+                key=server.key.derive("client", client, server.round, phase.name),
                 ask=phase.ask(server, client),
                 seconds=terms.deadline,
             )
@@ -90,7 +90,7 @@ def play_round(
                 f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients answered, "
                 f"{needed} are needed ({_by_reason(report.failures)})"
             )
-        server = phase.fold(server, replies)
+        server = phase.aggregate(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
     report.accepted = active
     observer.phase_started("server", 0)
@@ -103,7 +103,7 @@ def play_round(
     if evaluation is not None:
         started = time.perf_counter()
         replies = exchange(server, evaluation, dict.fromkeys(active, server.round))
-        server = evaluation.fold(server, replies) if replies else server
+        server = evaluation.aggregate(server, replies) if replies else server
         name = evaluation.name
         report.evaluation = {"upload": report.upload.pop(name), "download": report.download.pop(name)}
         report.seconds["evaluate"] = time.perf_counter() - started

@@ -106,10 +106,10 @@ class Fit(Phase):
         scalars = {"samples": len(client.shard), **{f"loss_{term}": losses.get(term, 0.0) for term in self.terms}}
         return Outcome(Payload(tensors, scalars), state=self.keep(model, ask, client))
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        return self.aggregate(server, replies).with_log(losses=self.mean_losses(replies))
-
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        return self.combine(server, replies).with_log(losses=self.mean_losses(replies))
+
+    def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """w = sum_k (n_k / n) w_k, running statistics included."""
         models = {name: {n: reply.tensors[n] for n in server.model} for name, reply in replies.items()}
         return replace(server, model=weighted_average(models, samples_of(replies)))

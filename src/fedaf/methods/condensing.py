@@ -106,7 +106,7 @@ class CondensePhase(Phase):
             results = (
                 result
                 for job, ask, client in zip(jobs, asks, clients, strict=True)
-                for result in self._condense([job], [ask], [client], client.key.fold("resample"), engine)
+                for result in self._condense([job], [ask], [client], client.key.derive("resample"), engine)
             )
         for client, (job, sources), result in zip(clients, started, results, strict=True):
             yield self._outcome(client, job, sources, result, engine)
@@ -120,7 +120,7 @@ class CondensePhase(Phase):
         if options.continue_images and kept is not None and kept.tolist() == classes:
             images, sources = client.state["images"], client.state["sources"]
         else:
-            images, sources = initial_images(client.shard, classes, options, method.task, client.key.fold("init"))
+            images, sources = initial_images(client.shard, classes, options, method.task, client.key.derive("init"))
         return Job(client.shard, classes, images, client.key, self.targets(ask)), sources
 
     def _condense(
@@ -145,13 +145,13 @@ class CondensePhase(Phase):
         classes = torch.tensor(job.classes, dtype=torch.int64)
         scalars = {
             **{name: getattr(result, name) for name in self.measures},
-            **copy_audit(shared, sources, client.shard, job.classes, client.key.fold("audit"), engine.device),
+            **copy_audit(shared, sources, client.shard, job.classes, client.key.derive("audit"), engine.device),
         }
         state = {"classes": classes, "images": result.images, "sources": sources}
         sent = shared.shape[0] * shared.shape[1]
         return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         oldest = server.round - self.method.options.max_staleness
         memory = {
             name: record
@@ -205,7 +205,7 @@ class CondensingMethod(Method):
             batch_size=options.server_batch,
             lr=options.server_lr,
             momentum=options.server_momentum,
-            key=server.key.fold("server", server.round),
+            key=server.key.derive("server", server.round),
             engine=engine,
             loss=self.server_loss(model.to(engine.device), server, engine),
         )
@@ -246,7 +246,7 @@ class CondensingMethod(Method):
 
 def resample_key(server: ServerState) -> int:
     """The seed of this round's random networks, shared by all clients; it tells nothing of other draws."""
-    return server.key.fold("resample", server.round).value
+    return server.key.derive("resample", server.round).value
 
 
 def ascending_classes(tensors: Tensors) -> None:

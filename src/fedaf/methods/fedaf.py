@@ -97,7 +97,7 @@ class Knowledge(Phase):
         }
         return Outcome(Payload(reply), scratch=ask.tensors)
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         shared = [reply.tensors for reply in replies.values()]
         classes = self.method.task.num_classes
         v, known = average_over_owners([(s["classes"], s["mean_logits"]) for s in shared], classes)

@@ -55,7 +55,7 @@ class Fit(averaging.Fit):
     def keep(self, model: nn.Module, ask: Payload, client: Client) -> Tensors:
         return {name: t for name, t in model.state_dict().items() if name in self.method.own}
 
-    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         return _averaged(server, {name: reply.tensors for name, reply in replies.items()})
 
 
@@ -84,7 +84,7 @@ class Evaluate(Phase):
         found = accuracy(model, test.images, test.labels, self.method.task, engine)
         return Outcome(Payload(client.state, {"accuracy": found, "samples": len(test)}))
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         server = _averaged(server, {name: reply.tensors for name, reply in replies.items()})
         found, samples = (
             {name: reply.scalars[told] for name, reply in replies.items()} for told in ("accuracy", "samples")

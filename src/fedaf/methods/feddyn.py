@@ -53,7 +53,7 @@ class Count(Phase):
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         return Outcome(Payload(scalars={"samples": len(client.shard)}))
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         heard = {name: torch.tensor(float(reply.scalars["samples"])) for name, reply in replies.items()}
         sizes = {**server.memory.get(_SIZES, {}), **heard}
         return replace(server, memory={**server.memory, _SIZES: sizes})
@@ -83,7 +83,7 @@ class Fit(averaging.Fit):
         drift = {name: p.detach().cpu() - ask.tensors[name].cpu() for name, p in model.named_parameters()}
         return {name: d + client.state[name] if client.state else d for name, d in drift.items()}
 
-    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """theta = mean theta_k; mean h_k over all clients grows by the drift of those who answered."""
         names = [name for name, _ in self.method.build_model(Key(0)).named_parameters()]
         models = {client: reply.tensors for client, reply in replies.items()}

@@ -136,8 +136,8 @@ class Fit(averaging.Fit):
 
         return loss
 
-    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        server = super().aggregate(server, replies)
+    def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        server = super().combine(server, replies)
         head = f"{self.method.head}."
         scratch: dict[str, Tensor] = {}
         for number, reply in enumerate(replies.values()):
@@ -152,7 +152,7 @@ class FedGen(AveragingMethod):
     def initial(self, key: Key) -> ServerState:
         server = super().initial(key)
         memory = {
-            _GENERATOR: dict(self.generator(key.fold("generator")).state_dict()),
+            _GENERATOR: dict(self.generator(key.derive("generator")).state_dict()),
             _LABELS: {_LABELS: torch.empty(0, dtype=torch.int64)},
         }
         return replace(server, memory=memory)
@@ -203,7 +203,7 @@ class FedGen(AveragingMethod):
         optimiser = torch.optim.Adam(
             generator.parameters(), lr=options.generator_lr, weight_decay=options.generator_decay
         )
-        draws = server.key.fold("generator", server.round).torch(device)
+        draws = server.key.derive("generator", server.round).torch(device)
         loss = torch.zeros(())
         for step in range(options.generator_steps):
             labels = known[torch.randint(len(known), (options.generator_batch,), generator=draws, device=device)]

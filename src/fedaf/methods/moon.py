@@ -93,7 +93,7 @@ class MOON(AveragingMethod):
             nn.Linear(hidden, width),
             nn.Linear(width, last.out_features),
         )
-        setattr(model.get_submodule(parent), leaf, initialise(head, key.fold("projection")))
+        setattr(model.get_submodule(parent), leaf, initialise(head, key.derive("projection")))
         return model.train()
 
     @property

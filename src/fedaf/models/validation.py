@@ -13,7 +13,7 @@ from fedaf.models.custom import first_difference
 from fedaf.models.weights import initialise, reset_of
 from fedaf.protocol import Architecture, Key, Task, UserError
 
-_KEY = Key(0).fold("validation")
+_KEY = Key(0).derive("validation")
 _ROUNDING = 0.01  # of the largest logit: far above what TF32 rounds, far below what another image changes
 _CPU = torch.device("cpu")
 
@@ -106,7 +106,7 @@ def _check_forward(model: nn.Module, again: nn.Module, images: Tensor, task: Tas
     def logits(network: nn.Module, batch: Tensor, *, train: bool = False, draws: int = 0) -> Tensor:
         mode = "train" if train else "eval"
         what = f"{name} fails on a batch of {len(batch)} images of {shape} in {mode} mode"
-        with _KEY.fold("forward", draws).seeded(images.device):
+        with _KEY.derive("forward", draws).seeded(images.device):
             given = batch.clone()
             output = _guarded(network.train(train), what, given, advice=advice)
         if not torch.equal(given, batch):

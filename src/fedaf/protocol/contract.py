@@ -118,13 +118,13 @@ class Engine(Protocol):
     def tick(self, done: int, total: int) -> None:
         """Tell how far the work is. Called between steps; raises ``DeadlineExceeded`` when time is up."""
 
-    def arithmetic(self) -> AbstractContextManager[None]:
+    def autocast(self) -> AbstractContextManager[None]:
         """Inside, networks compute in the precision that the user chose."""
 
-    def exact(self) -> Self:
+    def in_fp32(self) -> Self:
         """This engine in float32, for work that cannot bear less."""
 
-    def repeated(self, step: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, step: Callable[[], None]) -> Callable[[], None]:
         """The same step, to be called many times; an engine may record what it does on the device and replay that. So
         a step reads and writes tensors that stay where they are, and nothing in it depends on their values."""
 
@@ -153,7 +153,7 @@ class Phase(ABC):
             yield self.work_one(ask, client, engine)
 
     @abstractmethod
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """What the server makes of the replies it accepted."""
 
 
@@ -242,7 +242,7 @@ class Method(ABC):
         return self.architecture.classifier
 
     def initial(self, key: Key) -> ServerState:
-        return ServerState(key=key, model=dict(self.build_model(key.fold("model")).state_dict()))
+        return ServerState(key=key, model=dict(self.build_model(key.derive("model")).state_dict()))
 
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:  # noqa: B027 - most methods take any split
         """Raise ``UserError`` where these options cannot work on this split (class counts by client)."""

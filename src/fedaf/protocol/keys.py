@@ -16,8 +16,8 @@ class Key:
 
     value: int
 
-    def fold(self, *path: int | str) -> "Key":
-        """The key of a purpose under this one, for example ``key.fold("round", 3, "client-1")``."""
+    def derive(self, *path: int | str) -> "Key":
+        """The key of a purpose under this one, for example ``key.derive("round", 3, "client-1")``."""
         digest = hashlib.sha256(json.dumps([self.value, *path]).encode()).digest()
         return Key(int.from_bytes(digest[:8], "little") >> 1)  # 63 bits: fits an int64 on every wire
 

@@ -44,7 +44,7 @@ def domain_map(
         raise UserError(f"the data set {dataset!r} has no domains, so their features cannot be drawn.")
     model = method.build_model(Key(seed))
     if backbone is None:
-        train, key = data.train, Key(seed).fold("domains")
+        train, key = data.train, Key(seed).derive("domains")
         fit(
             model,
             train.images,

@@ -219,7 +219,7 @@ class Reproduction:
             if self.pace.seconds(cell) is None and (guess := estimate.seconds(prepared)) is not None:
                 self.pace.assume(cell, guess)
                 audience.say(f"it will take roughly {duration(guess)}")
-            experiment.go_on(prepared, folder, _Watched(audience.observer(), budget))
+            experiment.continue_run(prepared, folder, _Watched(audience.observer(), budget))
         return read_run(publish(folder, self.places.results, cell))
 
     def _prepare(self, cell: Cell, folder: Path, audience: Audience) -> Experiment:

@@ -10,7 +10,7 @@ from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog, partition
 from fedaf.data.dataset import DataSet, with_validation
-from fedaf.data.entries import CATALOG, NO_DATA, Entry, own_entry
+from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec, custom_spec
 from fedaf.data.partition import Partition
 from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.models import custom as own
@@ -34,7 +34,7 @@ def engine_for(config: Config, *, device: str | None = None, short_lived: bool =
 
 
 def data_for(
-    config: Config, folder: Path, *, watch: Callable[[int, int], None] | None = None, entry: Entry | None = None
+    config: Config, folder: Path, *, watch: Callable[[int, int], None] | None = None, entry: DatasetSpec | None = None
 ) -> DataSet:
     """The data a configuration names, from ``folder``, with its ``validation`` held out (see ``catalog.load``)."""
     table = config.data
@@ -49,7 +49,7 @@ def data_for(
     return data if table.validation is None else with_validation(data, table.validation)
 
 
-def entry_for(config: Config) -> Entry:
+def spec_for(config: Config) -> DatasetSpec:
     """What a configuration tells of its data before anyone opens any: all that sites of a network share."""
     table = config.data
     known = CATALOG.get(table.name)
@@ -70,7 +70,7 @@ def entry_for(config: Config) -> Entry:
     if len(set(table.classes)) != len(table.classes):
         raise UserError("data.classes names a class twice; give every name once.")
     channels, height, width = table.shape
-    return own_entry((channels, height, width), tuple(table.classes))
+    return custom_spec((channels, height, width), tuple(table.classes))
 
 
 def task_for(
@@ -98,22 +98,22 @@ def architecture_for(config: Config, task: Task, factory: Factory | None) -> Arc
     return own.architecture(
         factory,
         task,
-        Key(config.run.seed).fold("factory"),
+        Key(config.run.seed).derive("factory"),
         name=table.name,
         classifier=table.classifier,
         keep_weights=table.keep_weights,
     )
 
 
-def settled(config: Config, data: DataSet) -> Config:
+def resolve_auto(config: Config, data: DataSet) -> Config:
     """The configuration with what only the data could decide."""
     kind = configuration.split_kind(config, has_domains=len(data.domains) > 1)
     return replace(config, partition=config.partition.model_copy(update={"kind": kind}))
 
 
 def split(config: Config, data: DataSet) -> Partition:
-    """Who holds what, for a ``settled`` configuration."""
-    table, key = config.partition, Key(config.run.seed).fold("partition")
+    """Who holds what, for a configuration without ``auto``."""
+    table, key = config.partition, Key(config.run.seed).derive("partition")
     labels = data.train.labels.numpy()
     if table.kind == "file":
         if table.path is None:

@@ -24,18 +24,18 @@ def seconds(experiment: Experiment) -> float | None:
     images = torch.randn(_BATCH[engine.device.type], *task.image_shape, generator=draws, device=engine.device)
 
     def forward() -> None:
-        with torch.no_grad(), engine.arithmetic():
+        with torch.no_grad(), engine.autocast():
             model(images)
 
     def backward() -> None:
-        with engine.arithmetic():
+        with engine.autocast():
             loss = model(images).square().mean()
         torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
 
     table = experiment.config
     rounds = table.run.rounds * table.federation.participation
     with Key(0).seeded(engine.device):  # dropout draws, and the caller's numbers are none of its business
-        forward_rate, backward_rate = (_rate(engine.repeated(step), images) for step in (forward, backward))
+        forward_rate, backward_rate = (_rate(engine.capture(step), images) for step in (forward, backward))
         return rounds * (work.forward * forward_rate + work.backward * backward_rate)
 
 

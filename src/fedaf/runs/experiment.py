@@ -26,7 +26,7 @@ from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.client.serving import Admission
 from fedaf.methods import registry as methods
@@ -138,7 +138,7 @@ def run(
 def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
     """Go on with the run in ``out`` to the numbers of a run that was never stopped. ``model`` is what ``run`` was
     given, where that was not a name."""
-    return go_on(reopen(Path(out), model=model), Path(out), observer or Observer())
+    return continue_run(reopen(Path(out), model=model), Path(out), observer or Observer())
 
 
 def prepare(
@@ -161,7 +161,7 @@ def prepare(
     method_class = methods.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
     data = assembly.data_for(config, Path(config.data.dir), watch=watch)
-    config = assembly.settled(config, data)
+    config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data.num_classes, data.mean, data.std)
     split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
     if split.redraws:
@@ -180,7 +180,7 @@ def prepare(
 
 def own_counts(config: Config, dataset: str) -> list[int]:
     """The samples by class of a client that brings its own data to the run of a server's configuration."""
-    entry = assembly.entry_for(config) if config.data.name == NO_DATA else None
+    entry = assembly.spec_for(config) if config.data.name == NO_DATA else None
     data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, entry=entry)
     return class_counts(data.train, data.num_classes)
 
@@ -227,7 +227,7 @@ def reopen(
     return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
 
 
-def go_on(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
+def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
     """Go on after the last checkpoint of ``out``, to the numbers of a run that was never stopped. A run that was
     killed before its first checkpoint starts."""
     with closing(RunDirectory(out)) as directory, _threads(experiment.config.run.threads):
@@ -266,7 +266,7 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *
         domains=dataset.domains,
         engine=engine.watch(lambda done, total: observer.progressed("server", done, total)),
         directory=directory,
-        terms=Terms(config.federation.participation, config.federation.quorum, config.federation.deadline),
+        terms=RoundRules(config.federation.participation, config.federation.quorum, config.federation.deadline),
         rounds=config.run.rounds,
         keep_checkpoints=config.run.keep_checkpoints,
     )

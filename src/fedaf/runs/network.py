@@ -14,7 +14,7 @@ from fedaf.runs.experiment import figures_of, must_fit
 from fedaf.federation.checkpoint import LATEST, Checkpoint
 from fedaf.federation.federation import Federation
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import CONFIG, RESULT, RunDirectory, read_metrics
 from fedaf.protocol.transport import Transport
 from fedaf.protocol import Key, UserError
@@ -61,7 +61,7 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
             domains=site.domains,
             engine=site.engine,
             directory=directory,
-            terms=Terms(table.participation, table.quorum, table.deadline or _DEADLINE),
+            terms=RoundRules(table.participation, table.quorum, table.deadline or _DEADLINE),
             rounds=config.run.rounds,
             keep_checkpoints=config.run.keep_checkpoints,
         )

@@ -15,7 +15,7 @@ from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.entries import CATALOG, NO_DATA, Entry
+from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.client.serving import Admission, Site
 from fedaf.methods import registry as methods
@@ -44,13 +44,13 @@ def read_config(text: str) -> Config:
 
 
 def server_site(config: Config) -> ServerSite:
-    entry, engine = assembly.entry_for(config), assembly.engine_for(config)
+    entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
         return ServerSite(config, method, engine, None, ())
     own = None if config.data.name in CATALOG else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
-    return ServerSite(assembly.settled(config, data), method, engine, data.test, data.domains)
+    return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
 
 
 def client_site(node: Node, text: str) -> Site:
@@ -62,7 +62,7 @@ def client_site(node: Node, text: str) -> Site:
     config = configuration.build(tables)
     torch.set_num_threads(node.threads or config.run.threads or torch.get_num_threads())
     started = time.monotonic()
-    entry = assembly.entry_for(config)
+    entry = assembly.spec_for(config)
     shard = _trial(node, config) if node.data.startswith(_PARTITION) else _own(node, config, entry)
     opened = time.monotonic()
     engine = assembly.engine_for(config, device=node.device, short_lived=True)
@@ -95,7 +95,7 @@ def _name(tables: dict[str, Any], table: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _method(config: Config, entry: Entry, engine: EagerEngine) -> Method:
+def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     factory = models.find(config.model.name, None, keep_weights=config.model.keep_weights)
     task = assembly.task_for(config, entry.shape, entry.num_classes, entry.mean, entry.std)
     architecture = assembly.architecture_for(config, task, factory)
@@ -111,7 +111,7 @@ def _trial(node: Node, config: Config) -> Shard:
             f"data is {node.data} in the node config, but the run has no data to split; give npz: or folder:."
         )
     data = assembly.data_for(config, node.data_dir)
-    shards = assembly.split(assembly.settled(config, data), data).shards(data)
+    shards = assembly.split(assembly.resolve_auto(config, data), data).shards(data)
     number = int(node.data.partition(":")[2])
     if number >= len(shards):
         raise UserError(
@@ -120,7 +120,7 @@ def _trial(node: Node, config: Config) -> Shard:
     return shards[list(shards)[number]]
 
 
-def _own(node: Node, config: Config, entry: Entry) -> Shard:
+def _own(node: Node, config: Config, entry: DatasetSpec) -> Shard:
     data = catalog.load(node.data, node.data_dir, max_unreadable=config.data.max_unreadable, entry=entry)
     if entry.classes and data.classes != entry.classes:
         raise UserError(
@@ -130,6 +130,6 @@ def _own(node: Node, config: Config, entry: Entry) -> Shard:
     return _shard(data, entry)
 
 
-def _shard(data: DataSet, entry: Entry) -> Shard:
+def _shard(data: DataSet, entry: DatasetSpec) -> Shard:
     test = Shard(data.test.images, data.test.labels, entry.num_classes)
     return Shard(data.train.images.contiguous(), data.train.labels, entry.num_classes, test)

@@ -23,7 +23,7 @@ def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Ten
     parts: list[Tensor] = []
     for part in images.split(max(1, min(_BATCH, fit))):
         part = part.contiguous()  # a view of a file has channels last, and a model may compute otherwise for it
-        with engine.arithmetic():
+        with engine.autocast():
             parts.append(model(normalise(part.to(engine.device), task.mean, task.std)).float())
         engine.tick(min(len(parts) * len(parts[0]), len(images)), len(images))
     return torch.cat(parts)

@@ -56,7 +56,7 @@ def fit(
         loss=loss,
         clip=clip,
     )
-    with closing(training), key.fold("forward").seeded(engine.device):  # what the network itself draws
+    with closing(training), key.derive("forward").seeded(engine.device):  # what the network itself draws
         for epoch in range(epochs):
             training.epoch()
             engine.tick(epoch + 1, epochs)
@@ -88,7 +88,7 @@ class Training:
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
-        self._randomness = key.fold("order").torch(), key.fold("augment").torch(device)
+        self._randomness = key.derive("order").torch(), key.derive("augment").torch(device)
         sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
         self._count, self._kept = count, sum(sizes)
         self._epochs, self._epochs_left = max(1, _DEALT // max(1, count)), 0
@@ -99,7 +99,7 @@ class Training:
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(min(batch_size, count), device=device)
         self._totals: dict[str, Tensor] = {}
-        steps = {size: engine.repeated(partial(self._step, size)) for size in set(sizes)}
+        steps = {size: engine.capture(partial(self._step, size)) for size in set(sizes)}
         self._steps = [steps[size] for size in sizes]
 
     def epoch(self) -> None:
@@ -134,7 +134,7 @@ class Training:
         rows = self._order[places]
         batch = take(self._images, rows, task.mean, task.std)
         batch = augment(batch, task.augment, self._variations[places])
-        with self._engine.arithmetic():
+        with self._engine.autocast():
             terms = self._loss(batch, self._labels[rows])
         gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):

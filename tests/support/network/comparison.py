@@ -11,7 +11,7 @@ from fedaf.client.state import ClientState
 from fedaf.client.state_folder import StateFolder
 from fedaf.config import settings as configuration
 from fedaf.federation import checkpoint
-from fedaf.federation.rounds import Terms
+from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import Tensors
 from fedaf.protocol.transport import Delivery, Request, Silent
 from fedaf.runs.experiment import prepare
@@ -50,7 +50,7 @@ def assert_as_in_one_process(
     networked = checkpoint.load(out)
     experiment = prepare(configuration.build(given))
     alone = OneByOne(local(experiment))
-    rounds = Rounds(experiment, FaultyTransport(alone, fault), Terms(quorum=experiment.config.federation.quorum))
+    rounds = Rounds(experiment, FaultyTransport(alone, fault), RoundRules(quorum=experiment.config.federation.quorum))
     for _ in range(experiment.config.run.rounds):
         rounds.play()
     assert networked.server.round == experiment.config.run.rounds

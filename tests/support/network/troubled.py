@@ -29,8 +29,8 @@ class Troubled(Phase):
     def schema(self, ask: Payload) -> Schema:
         return self._inner.schema(ask)
 
-    def fold(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        return self._inner.fold(server, replies)
+    def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        return self._inner.aggregate(server, replies)
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         trouble = _next(client.id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaf.data.entries import Entry
+from fedaf.data.entries import DatasetSpec
 from fedaf.data.readers import arrays_only
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import CHUNK, Writer
@@ -63,7 +63,7 @@ def places(name: str, data_dir: Path) -> list[Path]:
     return [folder / version.folder for version in _VERSIONS[name] for folder in (data_dir / name, data_dir)]
 
 
-def find(name: str, data_dir: Path, entry: Entry) -> Source | None:
+def find(name: str, data_dir: Path, entry: DatasetSpec) -> Source | None:
     for folder in places(name, data_dir):
         if not folder.is_dir():
             continue

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedaf.data.entries import Entry
+from fedaf.data.entries import DatasetSpec
 from fedaf.data.readers.images import Watch
 from fedaf.data.readers.listed import find_list, listed, missing_domains
 from fedaf.data.readers.trees import Sample, Tree
@@ -14,7 +14,7 @@ def places(data_dir: Path) -> list[Path]:
     return [data_dir / "domainnet", data_dir / "DomainNet", data_dir]
 
 
-def find(data_dir: Path, entry: Entry, *, image_size: int | None, watch: Watch | None) -> Source | None:
+def find(data_dir: Path, entry: DatasetSpec, *, image_size: int | None, watch: Watch | None) -> Source | None:
     for folder in places(data_dir):
         if any((folder / domain).is_dir() for domain in entry.domains):
             tree, lists = _tree(folder, entry)
@@ -23,7 +23,7 @@ def find(data_dir: Path, entry: Entry, *, image_size: int | None, watch: Watch |
     return None
 
 
-def _tree(folder: Path, entry: Entry) -> tuple[Tree, list[Path]]:
+def _tree(folder: Path, entry: DatasetSpec) -> tuple[Tree, list[Path]]:
     missing_domains("DomainNet", folder, entry.domains)
     names = [f"{domain}_{part}.txt" for part in ("train", "test") for domain in entry.domains]
     lists = {name: path for name in names if (path := find_list([folder], name))}

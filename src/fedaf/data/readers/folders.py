@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedaf.common.naming import printable
-from fedaf.data.entries import Entry
+from fedaf.data.entries import DatasetSpec
 from fedaf.data.readers.images import ENDINGS, Watch
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
 from fedaf.data.storage.cache import Source
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "eval"}  # in any spelling
 
 
-def source(folder: Path, *, image_size: int | None, watch: Watch | None, entry: Entry | None = None) -> Source:
+def source(folder: Path, *, image_size: int | None, watch: Watch | None, entry: DatasetSpec | None = None) -> Source:
     """How to convert the images in a folder; with an ``entry`` to its shape, and numbered as its classes are."""
     if entry is None:
         return _tree(folder, ()).source("folder", side=image_size, colour=False, watch=watch)

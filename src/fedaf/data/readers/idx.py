@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from fedaf.data.entries import Entry
+from fedaf.data.entries import DatasetSpec
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
@@ -35,7 +35,7 @@ def places(name: str, data_dir: Path) -> list[Path]:
     ]
 
 
-def find(name: str, data_dir: Path, entry: Entry) -> Source | None:
+def find(name: str, data_dir: Path, entry: DatasetSpec) -> Source | None:
     for folder in places(name, data_dir):
         files = {key: _file(folder, stem) for key, stem in _FILES.items()}
         found = {key: path for key, path in files.items() if path}

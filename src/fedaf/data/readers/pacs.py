@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedaf.data.entries import Entry
+from fedaf.data.entries import DatasetSpec
 from fedaf.data.readers.images import Watch
 from fedaf.data.readers.listed import find_list, listed, missing_domains
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
@@ -14,7 +14,7 @@ def places(data_dir: Path) -> list[Path]:
     return [folder / inside for folder in (data_dir / "pacs", data_dir / "PACS", data_dir) for inside in ("kfold", "")]
 
 
-def find(data_dir: Path, entry: Entry, *, image_size: int | None, watch: Watch | None) -> Source | None:
+def find(data_dir: Path, entry: DatasetSpec, *, image_size: int | None, watch: Watch | None) -> Source | None:
     for folder in places(data_dir):
         if any((folder / domain).is_dir() for domain in entry.domains):
             tree, lists = _tree(folder, entry)
@@ -23,7 +23,7 @@ def find(data_dir: Path, entry: Entry, *, image_size: int | None, watch: Watch |
     return None
 
 
-def _tree(folder: Path, entry: Entry) -> tuple[Tree, list[Path]]:
+def _tree(folder: Path, entry: DatasetSpec) -> tuple[Tree, list[Path]]:
     """The crossval lists are the test split: the published test lists repeat the training images."""
     missing_domains("PACS", folder, entry.domains)
     around = [folder, folder.parent] if folder.name == "kfold" else [folder]
@@ -47,7 +47,7 @@ def _tree(folder: Path, entry: Entry) -> tuple[Tree, list[Path]]:
     return Tree(folder, parts["train"], parts["crossval"], entry.classes, entry.domains), list(lists.values())
 
 
-def _unlisted(folder: Path, entry: Entry) -> list[Sample]:
+def _unlisted(folder: Path, entry: DatasetSpec) -> list[Sample]:
     samples = []
     for domain in entry.domains:
         for label in entry.classes:

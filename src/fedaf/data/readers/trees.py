@@ -93,7 +93,7 @@ def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
     train: list[Sample] = []
     test: list[Sample] = []
     for group, held in sorted(groups.items()):
-        order = _HELD_OUT.fold(*group).numpy().permutation(len(held))
+        order = _HELD_OUT.derive(*group).numpy().permutation(len(held))
         out = set(order[: round(len(held) / 5)].tolist())
         for number, sample in enumerate(held):
             (test if number in out else train).append(sample)

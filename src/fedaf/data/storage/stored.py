@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.entries import Entry, own_entry
+from fedaf.data.entries import DatasetSpec, custom_spec
 from fedaf.data.storage.form import Damaged, Npz
 from fedaf.protocol import UserError
 
@@ -23,7 +23,7 @@ def read(
     path: Path,
     *,
     shown: Path,
-    entry: Entry | None = None,
+    entry: DatasetSpec | None = None,
     image_size: int | None = None,
     max_unreadable: float = 1.0,
 ) -> DataSet:
@@ -52,7 +52,7 @@ def read(
         train_domains, test_domains = (_numbers(shown, f"domain_{part}", arrays, images) for part in ("train", "test"))
         domains = domains or tuple(map(str, range(_count(train_domains))))
         _within(shown, "domains", "domain", len(domains), domain_train=train_domains, domain_test=test_domains)
-    known = entry or own_entry(shape, classes)
+    known = entry or custom_spec(shape, classes)
     return DataSet(
         name,
         Split(images["x_train"], train_labels, train_domains),
@@ -93,7 +93,7 @@ def _images(file: Npz, key: str, shown: Path) -> Tensor:
 
 
 def _shape(
-    name: str, images: dict[str, Tensor], shown: Path, entry: Entry | None, image_size: int | None
+    name: str, images: dict[str, Tensor], shown: Path, entry: DatasetSpec | None, image_size: int | None
 ) -> tuple[int, int, int]:
     channels, height, width = images["x_train"].shape[1:]
     shape, test_shape = (channels, height, width), tuple(images["x_test"].shape[1:])
