@@ -1,29 +1,64 @@
-"""The errors a caller may meet: each message is one sentence a user can act on."""
+"""The errors that users of fedaf may see.
+
+A message says what was given, what is expected and what to do. Every error also has a stable code such as
+``FEDAF-DATA-UNKNOWN``; docs/errors.md lists them all. Tests and documentation refer to codes, so that the wording of a
+message can change.
+"""
+
+from typing import ClassVar
 
 
 class FedafError(Exception):
-    """Anything this package reports on purpose."""
+    """Base class of everything that fedaf raises on purpose.
+
+    Args:
+        message: One sentence that says what is wrong and what to do about it.
+        code: The stable code of this error; each class has a general one.
+    """
+
+    default_code: ClassVar[str] = "FEDAF-FAILED"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+
+    @property
+    def labelled(self) -> str:
+        """The message followed by the code, as commands and logs print it."""
+        return f"{self} [{self.code}]"
 
 
 class UserError(FedafError):
-    """What was asked for cannot be done; the message says what is allowed."""
+    """The request cannot be carried out; the message says what would be accepted."""
+
+    default_code = "FEDAF-USAGE"
 
 
 class InUse(UserError):
-    """A run directory that another process is at work in."""
+    """Another process is working in the run directory."""
+
+    default_code = "FEDAF-RUN-LOCKED"
 
 
 class DownloadFailed(FedafError):
-    """A file did not come, or not the right one."""
+    """A file could not be downloaded, or its checksum is wrong."""
+
+    default_code = "FEDAF-FETCH-FAILED"
 
 
 class Refused(FedafError):
-    """A payload from a peer that breaks its schema."""
+    """A message from a peer breaks its schema, or asks for more than the client's policy allows."""
+
+    default_code = "FEDAF-REFUSED"
 
 
 class BelowQuorum(FedafError):
-    """Too few clients answered for the round to count."""
+    """Too few clients replied for the round to count."""
+
+    default_code = "FEDAF-QUORUM"
 
 
 class DeadlineExceeded(FedafError):
     """A phase ran past its deadline."""
+
+    default_code = "FEDAF-DEADLINE"

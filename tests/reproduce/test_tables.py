@@ -4,7 +4,7 @@ import pytest
 
 from fedaf.data.catalog import CATALOG
 from fedaf.errors import UserError
-from fedaf.methods import registry
+from fedaf.methods.registry import METHODS as REGISTERED
 from fedaf.reproduce.archive import config_of, identity
 from fedaf.reproduce.cells import Cell
 from fedaf.reproduce.order import Filter, plan
@@ -40,7 +40,7 @@ def test_every_number_of_the_paper_stands_in_a_line():
 
 
 def test_methods_are_those_of_the_registry():
-    assert set(METHODS) == set(registry.METHODS)
+    assert set(METHODS) == set(REGISTERED)
 
 
 def test_cells_differ_in_directory_and_in_settings():

@@ -12,7 +12,7 @@ from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.methods.averaging import AveragingMethod, Fit
-from fedaf.methods.registry import find
+from fedaf.methods.registry import METHODS
 from fedaf.models.registry import build
 from fedaf.models.weights import initialise
 from fedaf.protocol import Architecture, Client, Key, Method, Outcome, Payload, Shard, Task, Tensors
@@ -27,7 +27,7 @@ AVERAGING = ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")
 
 def make(name: str, architecture: Architecture = CONVNET, **options: Any) -> AveragingMethod:
     """A method on tiny images; one epoch of one full batch without momentum unless said otherwise."""
-    found = find(name)
+    found = METHODS.find(name)
     method = found(found.Options(**{"local_epochs": 1, "momentum": 0.0, **options}), TASK, architecture)
     assert isinstance(method, AveragingMethod)
     return method

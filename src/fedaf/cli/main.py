@@ -293,11 +293,11 @@ def _layers(config: Path | None, flags: Mapping[str, Any], settings: Sequence[st
 def _configs(names: Sequence[str], layers: Sequence[Mapping[str, Any]], preset: str | None) -> dict[str, Any]:
     """A configuration for each method, of the options given those it has."""
     from fedaf.config import settings as configuration
-    from fedaf.methods import registry
+    from fedaf.methods.registry import METHODS
 
     given = configuration.merge(*layers)
     options = {key: value for key, value in given.pop("method", {}).items() if key != "name"}
-    known = {name: set(registry.find(name).Options.model_fields) for name in names}
+    known = {name: set(METHODS.find(name).Options.model_fields) for name in names}
     if not known:
         raise UserError("--methods needs at least one method, for example --methods fedaf,fedavg.")
     configs = {}

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_valid
 
 from fedaf.common.naming import nearest
 from fedaf.config.presets import preset_values
-from fedaf.methods import registry as methods
+from fedaf.methods.registry import METHODS
 from fedaf.protocol import Options, Policy, UserError
 from fedaf.protocol.contract import OPTIONS
 
@@ -149,7 +149,7 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     dataset = tables.get("data", {}).get("name", "digits")
     method_name = tables.get("method", {}).get("name", "fedaf")
     _must_be_names({"preset": chosen, "data.name": dataset, "method.name": method_name})
-    method = methods.find(method_name)
+    method = METHODS.find(method_name)
     merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method_name), tables)}
     options = merged.pop("method", {})
     options.pop("name", None)
@@ -172,10 +172,10 @@ def read_policy(name: str) -> Policy:
         return Policy()
     policy: Policy = _validate(Policy, read_toml(Path(name), what="policy"), "", owner="a policy")
     for method in policy.methods:
-        if ":" not in method and method not in methods.METHODS:
+        if ":" not in method and method not in METHODS:
             raise UserError(
-                f"the policy {name} admits an unknown method {method!r}{nearest(method, methods.METHODS)}; allowed are "
-                f"{', '.join(methods.METHODS)} and names such as module:Class."
+                f"the policy {name} admits an unknown method {method!r}{nearest(method, METHODS)}; allowed are "
+                f"{', '.join(METHODS)} and names such as module:Class."
             )
     return policy
 

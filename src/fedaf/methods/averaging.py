@@ -127,6 +127,7 @@ class AveragingMethod(Method):
     """A method whose clients send models. ``options`` are ``AveragingOptions`` or derived from them."""
 
     Options = AveragingOptions
+    family = "averaging"
     Fit: ClassVar[type[Fit]] = Fit
 
     @property

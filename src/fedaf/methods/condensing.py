@@ -173,6 +173,7 @@ class CondensingMethod(Method):
     """A method whose clients share condensed images. ``options`` are ``CondensationOptions`` or derived from them."""
 
     Options = CondensationOptions
+    family = "condensing"
 
     def condensed_classes(self, counts: Sequence[int]) -> list[int]:
         """The classes a client with these samples condenses, and speaks for."""

@@ -142,6 +142,7 @@ class FedAF(CondensingMethod):
     """The server's loss is L_glob = L_CE + lambda_glob * L_LGKM."""
 
     Options = FedAFOptions
+    family = "fedaf"
 
     @property
     def phases(self) -> tuple[Phase, ...]:

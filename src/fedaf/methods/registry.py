@@ -1,34 +1,39 @@
-"""The methods by name; a method of one's own is named ``module:Class``."""
+"""The methods by name."""
 
 import inspect
+from typing import TYPE_CHECKING, Any
 
-from fedaf.common.loading import load
-from fedaf.common.naming import nearest
-from fedaf.protocol import Method, UserError
+from fedaf.common.registry import Registry
+from fedaf.errors import UserError
 
-_BUILT_IN = {
-    "fedaf": "fedaf.methods.fedaf:FedAF",
-    "feddm": "fedaf.methods.feddm:FedDM",
-    "fedavg": "fedaf.methods.fedavg:FedAvg",
-    "fedprox": "fedaf.methods.fedprox:FedProx",
-    "fedbn": "fedaf.methods.fedbn:FedBN",
-    "moon": "fedaf.methods.moon:MOON",
-    "feddyn": "fedaf.methods.feddyn:FedDyn",
-    "fedgen": "fedaf.methods.fedgen:FedGen",
-}
-METHODS = tuple(_BUILT_IN)
+if TYPE_CHECKING:
+    from fedaf.protocol import Method
 
 
-def find(name: str) -> type[Method]:
-    """The class of a method, or ``UserError`` with the nearest name."""
-    path = _BUILT_IN.get(name, name)
-    if ":" not in path:
-        raise UserError(
-            f"unknown method {name!r}{nearest(name, METHODS)}; allowed is one of {', '.join(METHODS)}, or module:Class."
-        )
-    found = load("method", path, "module:Class")
+def _check(name: str, found: Any) -> "type[Method]":
+    from fedaf.protocol import Method
+
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise UserError(f"method {name!r} is not a class derived from fedaf.protocol.Method.")
+        raise UserError(f"method {name!r} is not a class derived from fedaf.protocol.Method.", code="FEDAF-METHOD-TYPE")
     if inspect.isabstract(found):
-        raise UserError(f"method {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}.")
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise UserError(f"method {name!r} does not implement {missing}.", code="FEDAF-METHOD-TYPE")
     return found
+
+
+METHODS: "Registry[type[Method]]" = Registry(
+    "method",
+    "fedaf.methods",
+    {
+        "fedaf": "fedaf.methods.fedaf:FedAF",
+        "feddm": "fedaf.methods.feddm:FedDM",
+        "fedavg": "fedaf.methods.fedavg:FedAvg",
+        "fedprox": "fedaf.methods.fedprox:FedProx",
+        "fedbn": "fedaf.methods.fedbn:FedBN",
+        "moon": "fedaf.methods.moon:MOON",
+        "feddyn": "fedaf.methods.feddyn:FedDyn",
+        "fedgen": "fedaf.methods.fedgen:FedGen",
+    },
+    "module:Class",
+    _check,
+)

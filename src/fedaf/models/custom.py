@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedaf.common.loading import load, reason
+from fedaf.common.registry import load_custom, reason
 from fedaf.models.weights import initialise
 from fedaf.protocol import Architecture, Key, Task, UserError
 
@@ -34,7 +34,7 @@ def find(name: str, given: nn.Module | Factory | None) -> Factory:
             f"the model {name!r} was given from Python and no file holds it; give it again with "
             "fedaf.resume(DIRECTORY, model=...) or fedaf.run(model=...)."
         )
-    found = load("model", name, "module:factory") if given is None else given
+    found = load_custom("model", name, "module:factory") if given is None else given
     if isinstance(found, nn.Module):
         module = found
         return lambda *_: module

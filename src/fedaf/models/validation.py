@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedaf.common.loading import reason
+from fedaf.common.registry import reason
 from fedaf.models.backbone import Backbone
 from fedaf.models.custom import first_difference
 from fedaf.models.weights import initialise, reset_of

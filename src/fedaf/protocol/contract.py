@@ -207,6 +207,10 @@ class Method(ABC):
     """A federated learning method: its options, its phases, and the server's own work after the last of them."""
 
     Options: ClassVar[type[Options]] = Options
+    #: Raise it with every change that changes the numbers of a run; runs of different versions are never averaged.
+    version: ClassVar[int] = 1
+    #: The name under which presets keep values for this class and all that derive from it; unset: none of its own.
+    family: ClassVar[str] = ""
 
     def __init__(self, options: Any, task: Task, architecture: Architecture) -> None:
         self.options = options

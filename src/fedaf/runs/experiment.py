@@ -29,7 +29,7 @@ from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.client.serving import Admission
-from fedaf.methods import registry as methods
+from fedaf.methods.registry import METHODS
 from fedaf.models import custom as own
 from fedaf.models import registry as models
 from fedaf.models.custom import Factory
@@ -158,7 +158,7 @@ def prepare(
     catalog.check_name(config.data.name)
     factory = models.find(config.model.name, model, keep_weights=config.model.keep_weights)
     engine = assembly.engine_for(config)
-    method_class = methods.find(config.method_name)
+    method_class = METHODS.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
     data = assembly.data_for(config, Path(config.data.dir), watch=watch)
     config = assembly.resolve_auto(config, data)
@@ -200,7 +200,7 @@ def phases_of(config: Config) -> int:
 def _bare_method(config: Config, classes: int) -> Method:
     """The method of a configuration without a model, to be asked what it would do."""
     task = Task(config.data.name, 1, 1, 1, classes, (0.5,), (0.25,))
-    return methods.find(config.method_name)(config.method, task, Architecture(lambda key: nn.Identity()))
+    return METHODS.find(config.method_name)(config.method, task, Architecture(lambda key: nn.Identity()))
 
 
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:

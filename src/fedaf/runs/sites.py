@@ -18,7 +18,7 @@ from fedaf.data.dataset import DataSet, Split
 from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.client.serving import Admission, Site
-from fedaf.methods import registry as methods
+from fedaf.methods.registry import METHODS
 from fedaf.models import registry as models
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, UserError
@@ -101,7 +101,7 @@ def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     architecture = assembly.architecture_for(config, task, factory)
     if factory is not None:
         validate(architecture, task, device=engine.device)
-    return methods.find(config.method_name)(config.method, task, architecture)
+    return METHODS.find(config.method_name)(config.method, task, architecture)
 
 
 def _trial(node: Node, config: Config) -> Shard:

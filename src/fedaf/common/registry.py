@@ -1,0 +1,117 @@
+"""The one registry: built-in names, ``module:Name``, and entry points of installed packages.
+
+Each room declares its registries in its ``registry.py``, one line per built-in entry. Help texts, error lists and
+presets follow from them. Nothing is imported before it is looked up, so listing names is fast.
+"""
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from fedaf.common.naming import nearest
+from fedaf.errors import UserError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """Implementations of one kind, found by name.
+
+    Args:
+        kind: What is registered, as users call it: ``"method"``.
+        group: Entry point group that installed packages add names to: ``"fedaf.methods"``.
+        builtin: Path (``module:attribute``) of each entry that ships with fedaf.
+        form: How a custom entry is named: ``"module:Class"``.
+        check: Called with the name and the loaded object; raises ``UserError`` if it is not of this kind.
+        aliases: Old names that still work, with a warning, and the names that replace them.
+    """
+
+    kind: str
+    group: str
+    builtin: Mapping[str, str]
+    form: str
+    check: Callable[[str, Any], T]
+    aliases: Mapping[str, str] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.builtin)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that ship with fedaf."""
+        return tuple(self.builtin)
+
+    @cached_property
+    def plugins(self) -> Mapping[str, EntryPoint]:
+        """Entry points of installed packages; a built-in name is never replaced by one."""
+        return {point.name: point for point in entry_points(group=self.group) if point.name not in self.builtin}
+
+    @property
+    def choices(self) -> str:
+        """Every name that ``find`` takes, for help texts and errors."""
+        return f"{', '.join([*self.names, *self.plugins])} or {self.form}"
+
+    def canonical(self, name: str) -> str:
+        """The current name for an old one."""
+        new = (self.aliases or {}).get(name)
+        if new is None:
+            return name
+        log.warning("%s %r is now called %r", self.kind, name, new)
+        return new
+
+    def knows(self, name: str) -> bool:
+        """Whether ``name`` is built in, installed by a package, or has the form of a custom entry."""
+        return name in self.builtin or name in (self.aliases or {}) or ":" in name or name in self.plugins
+
+    def find(self, name: str) -> T:
+        """Load the entry called ``name``.
+
+        Raises:
+            UserError: If the name is unknown, cannot be loaded, or is not of this kind.
+        """
+        name = self.canonical(name)
+        if not self.knows(name):
+            raise UserError(
+                f"unknown {self.kind} {name!r}{nearest(name, [*self.names, *self.plugins])}; "
+                f"expected one of {self.choices}.",
+                code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN",
+            )
+        path = self.plugins[name].value if name in self.plugins else self.builtin.get(name, name)
+        return self.check(name, load_custom(self.kind, path, self.form))
+
+
+def load_custom(kind: str, path: str, form: str) -> Any:
+    """Import ``module:attribute``; modules in the current directory are found too.
+
+    Args:
+        kind: What is loaded, for the error message.
+        path: The name that the user gave.
+        form: How it must be named, for the error message.
+
+    Raises:
+        UserError: If the import fails in any way.
+    """
+    module, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # as `python -m` does; an installed command does not
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a custom module may raise anything
+        log.debug("loading %s failed", path, exc_info=error)
+        raise UserError(
+            f"{kind} {path!r} cannot be loaded ({reason(error)}); it must be {form}.", code="FEDAF-CUSTOM-LOAD"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """What custom code raised, shortened to one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
