@@ -54,7 +54,7 @@ def test_the_report_of_the_same_runs_is_the_same_to_the_byte(results):
 def test_measured_figures_stand_beside_the_papers_and_what_was_not_run_stays_empty(results, tmp_path):
     render(results, tmp_path, made=[TABLE])
     text = (tmp_path / "RESULTS.md").read_text()
-    best = [run.figures["best_accuracy"] for run in Archive(results).of([FEDAVG, FEDAVG_1])]
+    best = [run.figures["best_accuracy"] for run in map(Archive(results).find, [FEDAVG, FEDAVG_1])]
     mean = sum(best) / 2
     paper, measured, seeds, difference, *_ = rows(text)["FedAvg"]
     assert (paper, seeds) == ("50.00 ± 1.00", "2")
@@ -87,7 +87,7 @@ def test_of_two_runs_with_the_same_settings_one_counts_and_the_other_is_named(re
     render(tmp_path / "results", tmp_path / "docs", made=[TABLE])
     text = (tmp_path / "docs" / "RESULTS.md").read_text()
     assert rows(text)["FedAvg"][2] == "2"
-    assert f"the same as {FEDAVG.directory}, which is taken" in text
+    assert f"the same as {FEDAVG.directory}, which is used" in text
 
 
 def test_a_line_counted_twice_within_different_rounds_can_differ_from_the_paper_twice(results, tmp_path):

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from fedaf.federation.observer import Observer
-from fedaf.reproduce.archive import Archive, Run, config_of, identity
+from fedaf.reproduce.archive import NOT_RECORDED, Archive, Run, config_of, identity
 from fedaf.reproduce.cells import Cell
 from fedaf.reproduce.order import Filter, plan
-from fedaf.reproduce.running import Budget, Pace, Reproduction
+from fedaf.reproduce.pace import Pace
+from fedaf.reproduce.running import Audience, Reproduction
+from fedaf.sweep.budget import Budget
 from support import ROOT, TESTS
 from support.commandline import assert_one_sentence
 from support.digit_cells import BROKEN, FEDAF, FEDAVG, FEDAVG_1, places, reproduced
@@ -217,7 +219,7 @@ def test_the_runs_in_the_repository_are_recognised():
 
 
 def a_run(cell: Cell, device: str, seconds: float) -> Run:
-    return Run(Path(), identity(config_of(cell)), {"device": device, "seconds": seconds}, None)
+    return Run(Path(), identity(config_of(cell)), NOT_RECORDED, {"device": device, "seconds": seconds}, None)
 
 
 def test_time_left_is_that_of_the_same_runs_on_the_same_device():
@@ -304,3 +306,28 @@ def test_the_command_runs_what_there_are_data_for(call, tmp_path):
 def test_a_command_that_makes_no_sense_is_one_sentence(call, arguments, words):
     code, _, err = call("reproduce", *arguments)
     assert_one_sentence(code, err, words)
+
+
+def test_several_cells_at_once_give_the_numbers_of_one_at_a_time(undisturbed, tmp_path):
+    said: list[str] = []
+    cells = [FEDAVG, BROKEN, FEDAVG_1]
+    tally = Reproduction(cells, places(tmp_path)).run(Budget(), Audience(said.append), jobs=2)
+    assert sorted(tally.finished, key=str) == sorted([FEDAVG, FEDAVG_1], key=str)
+    assert list(tally.failed) == [BROKEN]
+    assert not tally.left
+    for cell in tally.finished:
+        assert curve(tmp_path, cell) == curve(undisturbed, cell)
+    assert sum(line.startswith(("1/3", "2/3", "3/3")) for line in said) == 3
+
+
+def test_several_cells_at_once_keep_to_the_budget_and_lose_no_round(undisturbed, tmp_path):
+    tally = Reproduction([FEDAVG, FEDAVG_1], places(tmp_path)).run(Budget(1e-9), Audience(str), jobs=2)
+    assert (tally.finished, tally.left) == ([], [FEDAVG, FEDAVG_1])
+    longer = [replace(cell, rounds=300) for cell in (FEDAVG, FEDAVG_1)]
+    reproduction = Reproduction(longer, places(tmp_path))
+    tally = reproduction.run(Budget(15 / 60), Audience(str), jobs=2)
+    assert tally.left == longer
+    done = [reproduction.rounds_done(cell) for cell in longer]
+    assert all(0 < rounds < 300 for rounds in done)
+    again = Reproduction(longer, places(tmp_path))
+    assert [again.rounds_done(cell) for cell in longer] == done

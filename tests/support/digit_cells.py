@@ -5,7 +5,8 @@ from pathlib import Path
 
 from fedaf.federation.observer import Observer
 from fedaf.reproduce.cells import Cell, Line, Section, Table
-from fedaf.reproduce.running import Audience, Budget, Places, Reproduction, Tally
+from fedaf.reproduce.running import Audience, Places, Reproduction, Tally
+from fedaf.sweep.budget import Budget
 
 SMALL = (("model.width", 8), ("partition.clients", 3), ("run.threads", 1))
 FEDAVG = Cell("digits", 0.1, "fedavg", 0, (("local_epochs", 1),), rounds=3, more=SMALL)

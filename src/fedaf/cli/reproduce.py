@@ -41,6 +41,10 @@ def reproduce(
     budget: Annotated[
         float | None, typer.Option(help="Stop after the round in which so many minutes are over; nothing is lost.")
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, max=64, help="Runs at once on one device. Four take half the time on a large GPU."),
+    ] = 1,
     list_: Annotated[
         bool, typer.Option("--list", help="Show what would be run, and what is done; run nothing.")
     ] = False,
@@ -55,6 +59,12 @@ def reproduce(
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto, eager or cuda-graphs. Unless auto, only runs of this engine count as done.")
+    ] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="auto, fp32, tf32 or bf16. Unless auto, only runs in this precision count as done.")
+    ] = "auto",
     results: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for runs that are not finished.")] = Path("runs/reproduce"),
     docs: Annotated[Path, typer.Option(help="Folder that --render writes to.")] = Path("docs"),
@@ -83,10 +93,13 @@ def reproduce(
             tuple(dict.fromkeys(_numbers("--seeds", seeds, int))) or SEEDS,
         )
         cells = plan(table, chosen)
-        from fedaf.reproduce.running import Audience, Budget, Places, Reproduction
+        from fedaf.engine.registry import ENGINES
+        from fedaf.reproduce.running import Audience, Places, Reproduction
+        from fedaf.sweep.budget import Budget
 
         time = Budget(budget)
-        reproduction = Reproduction(cells, Places(results, work, data_dir or Path("data"), device))
+        places = Places(results, work, data_dir or Path("data"), device, ENGINES.canonical(engine), precision)
+        reproduction = Reproduction(cells, places)
         _say_damaged(reproduction, terminal)
         if list_:
             terminal.console.print(_listed(reproduction))
@@ -96,7 +109,7 @@ def reproduce(
             say: Callable[[str], None] = (
                 (lambda _: None) if quiet else (lambda line: print_line(terminal.console, line))
             )
-            tally = reproduction.run(time, Audience(say, terminal.observer, terminal.prepare))
+            tally = reproduction.run(time, Audience(say, terminal.observer, terminal.prepare), jobs=jobs)
             for line in _ending(reproduction, tally, quiet=quiet):
                 print_line(terminal.console, line)
             failed = bool(tally.failed)

@@ -1,11 +1,10 @@
-"""The folder of finished runs that a report is made from: recognised by their settings, not by their names."""
+"""The folder of finished runs that a report is made from. Runs are recognised by their settings, not by their names."""
 
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from dataclasses import replace as changed
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,17 @@ from typing import Any
 from fedaf.common.files import write_atomically
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
+from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT
+from fedaf.methods.registry import METHODS
 from fedaf.reporting.figures import read_result
 from fedaf.reproduce.cells import Cell
 
 COUNTS = "counts.json"
 
-# Where and how a run is computed, and what has no effect on its numbers.
-_NO_MATTER = {
+# Settings that have no effect on the numbers of a run. Engine and precision do: they are part of its conditions.
+_NO_EFFECT = {
     *("run.device", "run.engine", "run.precision", "run.threads", "run.memory_budget_mib", "run.keep_checkpoints"),
     *("data.dir", "data.max_unreadable", "partition.max_redraws"),
 }
@@ -32,107 +33,147 @@ _OF_THE_SPLIT = {
     "shards": {"kind", "clients", "shards_per_client"},
 }
 
-_OPEN = "it does not count, and what it was is to be run again"
+_IGNORED = "it is ignored, and its cell counts as open"
 
 Identity = Mapping[str, str]
 
 
 def identity(config: Config) -> Identity:
-    """The settings that make a run what it is, by their full names."""
-    idle = set(_NO_MATTER)
-    if told := _OF_THE_SPLIT.get(config.partition.kind):
-        idle |= {f"partition.{name}" for name in type(config.partition).model_fields if name not in told}
+    """Return the settings that change the numbers of a run, by their full names."""
+    idle = set(_NO_EFFECT)
+    if used := _OF_THE_SPLIT.get(config.partition.kind):
+        idle |= {f"partition.{name}" for name in type(config.partition).model_fields if name not in used}
     settings = {name: value for name, value, _ in configuration.describe(config) if name not in idle}
     return {**settings, "method.name": config.method_name}
 
 
+@dataclass(frozen=True, order=True)
+class Conditions:
+    """What changes the numbers of a run besides its settings. Runs under different conditions are never averaged."""
+
+    engine: str
+    precision: str
+    method_version: int
+
+    def __str__(self) -> str:
+        return f"{self.engine}, {self.precision}, version {self.method_version}"
+
+
+#: Of runs that do not say what computed them: they cannot be compared with others.
+NOT_RECORDED = Conditions("unknown", "unknown", 0)
+
+
 @lru_cache(maxsize=4096)
 def config_of(cell: Cell) -> Config:
-    """The complete configuration of a cell."""
+    """Return the complete configuration of a cell."""
     return configuration.build(cell.settings, preset="paper")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run in the archive; ``counts`` are samples of each class by client, where they were kept."""
+    """A finished run in the archive. ``counts`` are samples per class by client, if they were kept."""
 
     path: Path
     identity: Identity
+    conditions: Conditions
     figures: Mapping[str, Any]
     counts: Mapping[str, Sequence[int]] | None
 
-    def differs(self, cell: Cell) -> list[str]:
-        """Where its settings are not those of a cell, in words."""
+    @property
+    def is_current(self) -> bool:
+        """Whether the method still gives these numbers."""
+        return self.conditions.method_version == METHODS.find(self.figures["method"]).version
+
+    def differences(self, cell: Cell) -> list[str]:
+        """Describe every setting that is not that of the cell."""
         wanted = identity(config_of(cell))
         names = sorted(name for name in {*wanted, *self.identity} if wanted.get(name) != self.identity.get(name))
         return [f"{name} is {self.identity.get(name, 'unset')}, not {wanted.get(name, 'unset')}" for name in names]
 
     def same_split(self, cell: Cell) -> bool:
-        """Whether its clients hold what those of a cell hold."""
+        """Return whether its clients hold the same samples as those of the cell."""
         wanted = identity(config_of(cell))
         names = [name for name in wanted if name.startswith(("data.", "partition.")) or name == "run.seed"]
         return all(self.identity.get(name) == wanted[name] for name in names)
 
 
 class Archive:
-    """All runs below a folder, as they were when it was opened."""
+    """All runs below a folder, as they were when it was opened.
 
-    def __init__(self, folder: Path) -> None:
+    ``damaged`` has a sentence for each directory that cannot be read. With ``only``, no more is read than the
+    directories that may hold a run of this cell.
+    """
+
+    def __init__(self, folder: Path, *, only: Cell | None = None) -> None:
         self.folder = folder
         self.runs: list[Run] = []
         self.damaged: dict[Path, str] = {}
-        for file in sorted(folder.glob(f"*/*/{CONFIG}")):
+        for file in sorted(folder.glob(f"{only.directory}*/{CONFIG}" if only else f"*/*/{CONFIG}")):
             if file.parent.name.startswith("."):
-                continue  # half-way into the archive when something was killed
+                continue  # left by a process that was killed while it moved a run here
             try:
                 self.runs.append(read_run(file.parent))
             except UserError as error:
                 self.damaged[file.parent] = str(error)
-        self._by_identity = {_key(run.identity): run for run in reversed(self.runs)}
+        self._by_identity: dict[_Key, list[Run]] = {}
+        for run in self.runs:
+            self._by_identity.setdefault(_key(run.identity), []).append(run)
 
-    def find(self, cell: Cell) -> Run | None:
-        """The run of a cell."""
-        return self._by_identity.get(_key_of(cell))
+    def all_of(self, cell: Cell) -> list[Run]:
+        """Return the runs of a cell: one for each set of conditions, the first if a run was repeated."""
+        found: dict[Conditions, Run] = {}
+        for run in self._by_identity.get(_key_of(cell), ()):
+            if run.conditions != NOT_RECORDED:
+                found.setdefault(run.conditions, run)
+        return list(found.values())
 
-    def of(self, cells: Iterable[Cell]) -> list[Run]:
-        """The runs there are of these cells."""
-        return [run for run in map(self.find, cells) if run is not None]
+    def find(self, cell: Cell, *, engine: str = "auto", precision: str = "auto") -> Run | None:
+        """Return a run of the cell by the current version of its method; ``auto`` accepts any engine or precision."""
+        for run in self.all_of(cell):
+            computed = zip((engine, precision), (run.conditions.engine, run.conditions.precision), strict=True)
+            if run.is_current and all(wanted in ("auto", used) for wanted, used in computed):
+                return run
+        return None
 
     def others(self, cells: Iterable[Cell]) -> Iterator[tuple[Run, str]]:
-        """The runs that stand for none of these cells, each with the reason: the nearest cell's directory and how it
-        differs, or the run that was taken in its place."""
+        """Yield the runs that belong to none of these cells, with the reason.
+
+        The reason names the nearest cell and how the run differs from it, or the run that is used in its place.
+        """
         cells = list(cells)
+        used = {(_key(run.identity), run.conditions): run for cell in cells for run in self.all_of(cell)}
         known = set(map(_key_of, cells))
         for run in self.runs:
-            if _key(run.identity) not in known:
+            same = used.get((_key(run.identity), run.conditions))
+            if same is None and _key(run.identity) in known:
+                yield run, "its engine and precision are not recorded"
+            elif same is None:
                 yield run, _nearest(run, cells)
-            elif (taken := self._by_identity[_key(run.identity)]) is not run:
-                yield run, f"the same as {taken.path.relative_to(self.folder)}, which is taken"
+            elif same is not run:
+                yield run, f"the same as {same.path.relative_to(self.folder)}, which is used"
 
 
 def _nearest(run: Run, cells: Sequence[Cell]) -> str:
     alike = [cell for cell in cells if (cell.method, cell.dataset) == (run.figures["method"], run.figures["dataset"])]
     if not alike:
         return "no table has this data set with this method"
-    near = min(alike, key=lambda cell: len(run.differs(cell)))
-    return f"unlike {near.directory}, {', '.join(run.differs(near))}"
-
-
-def is_done(folder: Path, cell: Cell) -> bool:
-    """Whether the run of a cell has come to where it belongs since the archive was opened."""
-    try:
-        return _key(read_run(folder / cell.directory).identity) == _key_of(cell)
-    except UserError:
-        return False
+    near = min(alike, key=lambda cell: len(run.differences(cell)))
+    return f"unlike {near.directory}, {', '.join(run.differences(near))}"
 
 
 def publish(work: Path, folder: Path, cell: Cell) -> Path:
-    """Move a finished run into the archive, all at once. What is large or told by the rest stays behind; the
-    configuration forgets where the data lay. A damaged run of this cell makes room, another one keeps its place."""
+    """Move a finished run into the archive, atomically.
+
+    Checkpoints and other large files are left behind, and the configuration forgets where the data are. The run
+    replaces a damaged run of its cell; any other run keeps its place.
+
+    Returns:
+        The directory of the run in the archive.
+    """
     config = configuration.build(configuration.read_toml(work / CONFIG))
-    config = changed(config, data=config.data.model_copy(update={"dir": "data"}))
-    read_result(work)
-    target = _free(folder / cell.directory, cell)
+    config = replace(config, data=config.data.model_copy(update={"dir": "data"}))
+    conditions = _conditions(read_result(work))
+    target = _free(folder / cell.directory, cell, conditions)
     new, old = (target.with_name(f".{target.name}.{kind}") for kind in ("new", "old"))
     for left in (new, old):
         shutil.rmtree(left, ignore_errors=True)
@@ -151,35 +192,52 @@ def publish(work: Path, folder: Path, cell: Cell) -> Path:
     return target
 
 
-def _free(path: Path, cell: Cell) -> Path:
-    """A path where nothing is lost: free, or held by a damaged run of the same cell, or by another attempt at it."""
+def _free(path: Path, cell: Cell, conditions: Conditions) -> Path:
+    """The first numbered path where publishing a run of ``cell`` loses nothing."""
     target, number = path, 2
-    while target.exists() and not _is_of(target, cell):
+    while target.exists() and not _may_replace(target, cell, conditions):
         target, number = path.with_name(f"{path.name}-{number}"), number + 1
     return target
 
 
-def _is_of(path: Path, cell: Cell) -> bool:
-    """Whether a run has the settings of a cell, whatever came of it."""
+def _may_replace(path: Path, cell: Cell, conditions: Conditions) -> bool:
+    """Whether a directory holds the same run, or a damaged one with the same settings."""
     try:
-        return _key(identity(configuration.build(configuration.read_toml(path / CONFIG)))) == _key_of(cell)
+        same = _key(identity(configuration.build(configuration.read_toml(path / CONFIG)))) == _key_of(cell)
     except UserError:
         return False
+    if not same:
+        return False
+    try:
+        return read_run(path).conditions == conditions
+    except UserError:
+        return True
 
 
 def read_run(path: Path) -> Run:
-    """One run of the archive; ``UserError`` where it is damaged."""
+    """Read one run of the archive.
+
+    Raises:
+        UserError: If the run is damaged or incomplete.
+    """
     config = configuration.build(configuration.read_toml(path / CONFIG))
-    figures = read_result(path, advice=_OPEN)
-    damaged = f"{path / RESULT} is damaged"
+    figures = read_result(path, advice=_IGNORED)
     if missing := sorted({"versions", "device", "model"} - figures.keys()):
-        raise UserError(f"{damaged}: it has no {', '.join(missing)}; {_OPEN}.")
+        raise _damaged(path / RESULT, f"it has no {', '.join(missing)}")
     curve = figures["curve"]
     if not isinstance(curve, list) or len(curve) != config.run.rounds:
-        raise UserError(f"{damaged}: it does not have {config.run.rounds} rounds; {_OPEN}.")
+        raise _damaged(path / RESULT, f"it does not have {config.run.rounds} rounds")
     if (figures["method"], figures["seed"]) != (config.method_name, config.run.seed):
-        raise UserError(f"{damaged}: it is of another run than the {CONFIG} beside it; {_OPEN}.")
-    return Run(path, identity(config), figures, _counts(path / COUNTS))
+        raise _damaged(path / RESULT, f"it belongs to another run than the {CONFIG} beside it")
+    return Run(path, identity(config), _conditions(figures), figures, _counts(path / COUNTS))
+
+
+def _conditions(figures: Mapping[str, Any]) -> Conditions:
+    """A run that was made before methods had versions is of version 1, if it records what computed it."""
+    if "engine" not in figures or "precision" not in figures:
+        return NOT_RECORDED
+    engine = (ENGINES.aliases or {}).get(figures["engine"], figures["engine"])
+    return Conditions(engine, figures["precision"], figures.get("method_version", 1))
 
 
 def _counts(path: Path) -> dict[str, list[int]] | None:
@@ -188,27 +246,34 @@ def _counts(path: Path) -> dict[str, list[int]] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); {_OPEN}.") from error
+        raise _damaged(path, str(error)) from error
     return found
 
 
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path} is damaged: {what}; {_IGNORED}.", code="FEDAF-RESULTS-DAMAGED")
+
+
 def _counts_text(counts: Mapping[str, Sequence[int]]) -> str:
-    """A line for each client."""
+    """JSON with one line per client."""
     lines = ",\n".join(f" {json.dumps(client)}: {json.dumps(row)}" for client, row in counts.items())
     return f"{{\n{lines}\n}}\n"
 
 
-def _key(settings: Identity) -> tuple[tuple[str, str], ...]:
+_Key = tuple[tuple[str, str], ...]
+
+
+def _key(settings: Identity) -> _Key:
     return tuple(sorted(settings.items()))
 
 
 @lru_cache(maxsize=4096)
-def _key_of(cell: Cell) -> tuple[tuple[str, str], ...]:
+def _key_of(cell: Cell) -> _Key:
     return _key(identity(config_of(cell)))
 
 
 def _sync(folder: Path) -> None:
-    """A renamed folder stays renamed, even when the power goes."""
+    """Make a rename durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

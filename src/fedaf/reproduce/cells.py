@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedaf.methods.registry import METHODS
+
 _NAMES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
@@ -50,7 +52,8 @@ class Cell:
 
     @property
     def method(self) -> str:
-        return self.variant.partition("-")[0]
+        """The built-in method that the variant's name begins with."""
+        return max((name for name in METHODS if f"{self.variant}-".startswith(f"{name}-")), key=len)
 
     @property
     def setting(self) -> str:

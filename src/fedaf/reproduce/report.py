@@ -10,7 +10,7 @@ from fedaf.common.files import write_atomically
 from fedaf.data import catalog
 from fedaf.reporting import comparison, figures, paper_figures
 from fedaf.reporting.comparison import Row
-from fedaf.reproduce.archive import Archive, Run
+from fedaf.reproduce.archive import Archive, Conditions, Run
 from fedaf.reproduce.cells import Cell, Line, Section, Table, shown
 from fedaf.reproduce.tables import FEATURE_SKEW, SEEDS, TARGET, tables
 
@@ -35,7 +35,8 @@ image they were made from, at its worst over rounds and seeds; in brackets the s
 _OF_RUNS = """\
 Those called *upload* only count bytes: their models are hardly trained, and their accuracy means nothing. Seconds are
 those of the whole run, which may have shared its device with others, as most of these did: how long a run takes alone
-is measured in [BENCHMARKS.md](BENCHMARKS.md).
+is measured in [BENCHMARKS.md](BENCHMARKS.md). *Conditions*: device, engine, precision, and the version of the method,
+which is raised when its numbers change. Runs under different conditions have rows of their own in the tables.
 """
 
 
@@ -51,13 +52,24 @@ class Report:
     def cells(self) -> list[Cell]:
         return list(dict.fromkeys(cell for table in self.tables for cell in table.cells))
 
-    def row(self, line: Line) -> Row:
-        runs = [run.figures for run in self.archive.of(line.cells)]
-        return Row(line.label, runs, line.paper, line.paper_by_domain)
+    def rows(self, line: Line) -> list[Row]:
+        """The runs of a line as rows of a table: one row, or one for each set of conditions if there are several."""
+        groups: dict[Conditions, list[Run]] = {}
+        for cell in line.cells:
+            for run in self.archive.all_of(cell):
+                groups.setdefault(run.conditions, []).append(run)
+        if len(groups) < 2:
+            found = [run.figures for runs in groups.values() for run in runs]
+            return [Row(line.label, found, line.paper, line.paper_by_domain)]
+        ordered = sorted(groups.items(), key=lambda group: (not group[1][0].is_current, -len(group[1]), group[0]))
+        return [
+            Row(f"{line.label} ({conditions})", [run.figures for run in runs], line.paper, line.paper_by_domain)
+            for conditions, runs in ordered
+        ]
 
     def text(self) -> str:
         results = os.path.relpath(self.archive.folder, self.docs)
-        there = len(self.archive.of(self.cells))
+        there = sum(self.archive.find(cell) is not None for cell in self.cells)
         intro = _INTRO.format(results=Path(results).name, there=there, all=len(self.cells))
         parts = ["# Results beside the paper's", intro]
         for table in self.tables:
@@ -72,7 +84,7 @@ class Report:
         for section in table.sections:
             if section.title:
                 yield f"### {section.title}"
-            rows = [self.row(line) for line in section.lines]
+            rows = [row for line in section.lines for row in self.rows(line)]
             match table.measure:
                 case "domains":
                     dataset = section.lines[0].cells[0].dataset
@@ -116,8 +128,14 @@ class Report:
             for line in section.lines:
                 for cell in line.cells:
                     ours = self.archive.find(cell)
-                    fedavg = self.archive.find(Cell(cell.dataset, cell.alpha, "fedavg", cell.seed))
-                    if ours and fedavg:
+                    if ours is None:
+                        continue
+                    fedavg = self.archive.find(
+                        Cell(cell.dataset, cell.alpha, "fedavg", cell.seed),
+                        engine=ours.conditions.engine,
+                        precision=ours.conditions.precision,
+                    )
+                    if fedavg:
                         size = int(dict(cell.options).get("ipc", 50))
                         gain = ours.figures["best_accuracy"] - fedavg.figures["best_accuracy"]
                         by_size.setdefault(size, []).append(gain)
@@ -138,19 +156,16 @@ class Report:
 
     def _runs(self) -> str:
         lines = []
-        for cell in self.cells:
-            run = self.archive.find(cell)
-            if run is None:
-                continue
+        for run in (run for cell in self.cells for run in self.archive.all_of(cell)):
             facts = run.figures
             link = f"[{self._name(run)}]({os.path.relpath(run.path, self.docs)})"
             versions = f"{facts['versions']['fedaf']}, torch {facts['versions']['torch']}"
             accuracy = [f"{facts[name]:.2f}" for name in ("best_accuracy", "last_accuracy")]
-            where = ", ".join(facts[name] for name in ("device", "engine", "precision") if name in facts)
+            where = f"{facts['device']}, {run.conditions}"
             lines.append(
                 [link, str(facts["seed"]), *accuracy, facts["tested_on"], f"{facts['seconds']:.0f}", where, versions]
             )
-        headers = ["run", "seed", "best", "last", "on", "seconds", "device, engine, precision", "fedaf"]
+        headers = ["run", "seed", "best", "last", "on", "seconds", "conditions", "fedaf"]
         return comparison.markdown(headers, lines)
 
     def _not_counted(self) -> list[str]:
@@ -177,14 +192,13 @@ class Report:
         seen: set[tuple[Any, ...]] = set()  # a row may stand in several tables
         lines = []
         for table in self.tables:
-            for section, line in table.lines:
-                row = self.row(line)
+            for section, line, row in ((s, each, row) for s, each in table.lines for row in self.rows(each)):
                 how = comparison.mismatch(row, table.measure, within=section.within, target=TARGET)
-                what = (table.measure, section.within, line.paper, line.cells)
+                what = (table.measure, section.within, line.paper, line.cells, row.label)
                 if how is not None and what not in seen:
                     seeds = f"{len(row.runs)} seed" + ("s" if len(row.runs) > 1 else "")
                     where = f", {section.title}" if section.title else ""
-                    lines.append(f"- {line.label}{where}: {how} ({seeds})")
+                    lines.append(f"- {row.label}{where}: {how} ({seeds})")
                     seen.add(what)
         rule = (
             "Too far from the paper: accuracy by more than twice its standard deviation (by two points where it gives "

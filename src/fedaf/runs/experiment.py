@@ -15,6 +15,7 @@ from torch import nn
 
 from fedaf import __version__
 from fedaf.runs import assembly
+from fedaf.common.source import source_commit
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
@@ -323,6 +324,8 @@ def figures_of(
         "threads": torch.get_num_threads(),
         "engine": engine.name,
         "precision": engine.precision,
+        "method_version": METHODS.find(config.method_name).version,
+        "commit": source_commit(),
         "versions": {"fedaf": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 
