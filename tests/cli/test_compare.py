@@ -47,7 +47,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
         splits.add((tmp_path / "c" / name / "partition.json").read_text())
     assert len(splits) == 1
     personal = result_of(tmp_path / "c" / "fedbn")["personal"]
-    assert found["fedbn (own)"][:2] == [f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}"]
+    assert found["fedbn (personal)"][:2] == [f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}"]
     assert "fedbn has no global model" in out
     pictures = [path.name for path in (tmp_path / "c").glob("*.png")]
     assert pictures.count("curves.png") == 1
@@ -109,7 +109,7 @@ def test_a_domain_whose_client_was_away_in_the_best_round_keeps_its_column():
     table = domains_table([a_result("fedbn", [50.0], best_accuracy_by_domain=by_domain, personal=personal)])
     assert cells(table) == [
         ["fedbn", "40.00", "60.00", "50.00", "50.00"],
-        ["fedbn (own)", "60.00", "·", "70.00", "65.00"],
+        ["fedbn (personal)", "60.00", "·", "70.00", "65.00"],
     ]
 
 
@@ -138,13 +138,13 @@ def test_on_domains_fedbn_has_rows_of_its_own_in_both_tables(call, tmp_path, wid
     result = result_of(tmp_path / "c" / "fedbn")
     totals, domains = (rows(part) for part in out.split("Accuracy by domain"))
     personal = result["personal"]
-    assert totals["fedbn (own)"][0] == f"{personal['best_accuracy']:.2f}"
-    assert totals.keys() >= {"fedavg", "fedbn", "fedbn (own)"}
+    assert totals["fedbn (personal)"][0] == f"{personal['best_accuracy']:.2f}"
+    assert totals.keys() >= {"fedavg", "fedbn", "fedbn (personal)"}
     of_clients = [personal["best_by_client"][name] for name in ("plain", "negative")]
-    assert domains["fedbn (own)"] == [f"{value:.2f}" for value in (*of_clients, personal["best_accuracy"])]
+    assert domains["fedbn (personal)"] == [f"{value:.2f}" for value in (*of_clients, personal["best_accuracy"])]
     assert domains["fedbn"] == [
         f"{value:.2f}" for value in (*result["best_accuracy_by_domain"].values(), result["best_accuracy"])
     ]
-    assert re.search(r"'own' is the mean over clients", out)
+    assert re.search(r"'personal' is the mean over clients", out)
     assert result["evaluation_bytes_per_client_round"] > 0
     assert result_of(tmp_path / "c" / "fedavg")["evaluation_bytes_per_client_round"] == 0

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from fedaf.errors import UserError
 from fedaf.reporting import figures
 from fedaf.reporting.progress import LiveProgress, PlainProgress
 from fedaf.reporting.tables import domains_table, partition_table, results_table
+from support.errors import raises
 
 ODD = ["folder:a$_$b", "folder:a[/b]c", "folder:a[bold]c", "folder:日本"]
 
@@ -52,7 +52,7 @@ def test_any_name_is_shown_as_it_is(tmp_path, name):
     )
     lines = shown(results_table([result])).splitlines()
     assert lines[0].startswith(f"{name}, 2 clients")
-    assert sum(f"{name} (own)" in line for line in lines) == 1
+    assert sum(f"{name} (personal)" in line for line in lines) == 1
     assert shown(domains_table([result])).count(name) == 3
     assert name in shown(partition_table({name: [1, 2]}))
     assert figures.curves([result], tmp_path / "curves.png").is_file()
@@ -129,14 +129,14 @@ DAMAGE = [b"", b'{"curve": [1', b"\xff\xfe\x00", b"[]", b"null"]
 @pytest.mark.parametrize("content", [*DAMAGE, b"{}"])
 def test_a_damaged_result_is_named(tmp_path, content):
     (tmp_path / "result.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"result\.json .*--resume"):
+    with raises("FEDAF-RUN-DAMAGED"):
         figures.read_result(tmp_path)
 
 
 @pytest.mark.parametrize("content", [*DAMAGE, b"{}", b'{"counts": {"a": [1, 2], "b": [1]}}', b'{"counts": []}'])
 def test_a_damaged_split_is_named(tmp_path, content):
     (tmp_path / "partition.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"partition\.json"):
+    with raises("FEDAF-RUN-DAMAGED"):
         figures.bubbles(tmp_path, tmp_path / "partition.png")
 
 
@@ -155,5 +155,5 @@ def test_a_damaged_index_of_images_is_named(tmp_path, content):
     folder.mkdir()
     Image.new("L", (5, 2)).save(folder / "a.png")
     (folder / "index.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"index\.json"):
+    with raises("FEDAF-RUN-DAMAGED"):
         figures.gallery(tmp_path, tmp_path / "condensed.png")

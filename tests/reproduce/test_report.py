@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaf.errors import UserError
 from fedaf.reporting import comparison
 from fedaf.reporting.comparison import Row
 from fedaf.reproduce.archive import Archive
@@ -17,6 +16,7 @@ from fedaf.reproduce.report import render
 from fedaf.reproduce.tables import METHODS
 from support import ROOT
 from support.digit_cells import FEDAVG, FEDAVG_1, TABLE, reproduced
+from support.errors import raises
 
 
 def a_run(*curve: float, **more) -> dict:
@@ -61,7 +61,7 @@ def test_measured_figures_stand_beside_the_papers_and_what_was_not_run_stays_emp
     assert measured == f"{mean:.2f} ± {abs(best[0] - best[1]) / 2**0.5:.2f}"
     assert difference == f"{mean - 50:+.2f}"
     assert rows(text)["FedAF"] == ["60.00", *[""] * 6]
-    assert "2 of 3 runs are there." in text
+    assert "2 of 3 runs are finished." in text
     assert "- digits-alpha0.1: fedaf (0)" in text
     for cell in (FEDAVG, FEDAVG_1):
         assert f"[{cell.directory}]" in text
@@ -104,8 +104,8 @@ def test_pictures_that_need_data_stay_as_they_are_without(results, tmp_path):
     kept.parent.mkdir()
     kept.write_bytes(b"a picture")
     said = render(results, tmp_path, made=[TABLE])
-    assert "tsne-pacs.png stays as it is, as no --data-dir is given." in said
-    assert "tsne-domainnet.png is not drawn, as no --data-dir is given." in said
+    assert "tsne-pacs.png was not changed, because no --data-dir was given." in said
+    assert "tsne-domainnet.png was not drawn, because no --data-dir was given." in said
     assert kept.read_bytes() == b"a picture"
     assert "(results/tsne-pacs.png)" in (tmp_path / "RESULTS.md").read_text()
 
@@ -147,7 +147,7 @@ def test_an_accuracy_table_has_the_mean_the_difference_and_the_audit():
 def test_models_of_clients_own_have_a_row_of_their_own():
     run = a_run(10.0, personal={"best_accuracy": 77.0})
     table = rows(comparison.accuracy_table([Row("FedBN", [run], (30.0, None))]))
-    assert table["FedBN, clients' own models"][:3] == ["", "77.00", "1"]
+    assert table["FedBN, personal models"][:3] == ["", "77.00", "1"]
 
 
 def test_where_the_paper_prints_nothing_there_is_no_column_for_it():
@@ -228,7 +228,7 @@ def test_features_of_unlike_domains_lie_apart(two_domains, backbone):
 
 
 def test_data_without_domains_have_no_map_of_them():
-    with pytest.raises(UserError, match="no domains"):
+    with raises("FEDAF-REPRODUCE-DOMAINS"):
         domain_map("digits", Path(), device="cpu")
 
 
@@ -237,6 +237,6 @@ def test_a_report_without_any_run_has_the_papers_numbers_alone(call, tmp_path):
     assert (code, err) == (0, "")
     assert "RESULTS.md" in out
     text = (tmp_path / "report" / "RESULTS.md").read_text()
-    assert f"0 of {len(plan('all', Filter()))} runs are there." in text
+    assert f"0 of {len(plan('all', Filter()))} runs are finished." in text
     assert rows(text)["FedAF"][0] == "65.15 ± 0.86"
     assert not list((tmp_path / "report").rglob("*.png"))

@@ -263,7 +263,7 @@ def test_the_command_says_what_a_budget_left_and_exits_well(call, tmp_path):
     code, out, err = call("reproduce", *ONE, "--budget", "1e-6")
     assert (code, err) == (0, "")
     assert "0 of 1 runs are in results; 1 left" in out
-    assert "the same command goes on." in out
+    assert "the same command continues." in out
 
 
 def test_the_command_exits_with_1_if_a_run_failed(call, tmp_path):
@@ -295,12 +295,12 @@ def test_the_command_runs_what_there_are_data_for(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["needs a table", "label-skew", "--render"]),
-        (["gama"], ["gama", "did you mean 'gamma'"]),
-        (["gamma", "--budget", "0"], ["--budget is 0", "above 0"]),
-        (["gamma", "--seeds", "1,x"], ["--seeds", "whole numbers"]),
+        ([], ["label-skew", "--render"]),
+        (["gama"], ["gama", "'gamma'"]),
+        (["gamma", "--budget", "0"], ["--budget is 0"]),
+        (["gamma", "--seeds", "1,x"], ["--seeds", "1,x"]),
         (["gamma", "--seeds", "-1"], ["run.seed", "-1"]),
-        (["ipc", "--alpha", "small"], ["--alpha", "numbers"]),
+        (["ipc", "--alpha", "small"], ["--alpha", "small"]),
     ],
 )
 def test_a_command_that_makes_no_sense_is_one_sentence(call, arguments, words):

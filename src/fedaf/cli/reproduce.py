@@ -1,4 +1,4 @@
-"""``fedaf reproduce``: the paper's tables, run by run, and the report that sets them beside the paper."""
+"""``fedaf reproduce``: run the paper's tables and write the report."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -29,32 +29,29 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only these data sets, with commas between.")] = None,
-    alpha: Annotated[str | None, typer.Option(help="Only these alphas, with commas between.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only these data sets, separated by commas.")] = None,
+    alpha: Annotated[str | None, typer.Option(help="Only these alphas, separated by commas.")] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Only these methods, with commas between; also variants such as fedaf-ipc10, and controls."),
+        typer.Option(help="Only these methods, separated by commas; also variants such as fedaf-ipc10, and controls."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="These seeds, with commas between; settings has its own. (default: 0,1,2)")
+        str | None, typer.Option(help="Seeds, separated by commas; the table settings has its own. (default: 0,1,2)")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Stop after the round in which so many minutes are over; nothing is lost.")
+        float | None, typer.Option(help="Minutes. Stop after the round in which they are used up; nothing is lost.")
     ] = None,
     jobs: Annotated[
         int,
         typer.Option(min=1, max=64, help="Runs at once on one device. Four take half the time on a large GPU."),
     ] = 1,
-    list_: Annotated[
-        bool, typer.Option("--list", help="Show what would be run, and what is done; run nothing.")
-    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show finished and open runs; run nothing.")] = False,
     render: Annotated[
         bool,
         typer.Option(
             "--render",
-            help="Write RESULTS.md and its pictures from the results of seeds 0, 1 and 2, after the runs of TABLE if "
-            "it is given. "
-            "With --data-dir the features of domains are drawn too, for which a network is trained.",
+            help="Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2, after running TABLE if "
+            "it is given. With --data-dir, train a network and draw the features of domains too.",
         ),
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")] = None,
@@ -66,24 +63,27 @@ def reproduce(
         str, typer.Option(help="auto, fp32, tf32 or bf16. Unless auto, only runs in this precision count as done.")
     ] = "auto",
     results: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Folder for runs that are not finished.")] = Path("runs/reproduce"),
+    work: Annotated[Path, typer.Option(help="Folder of unfinished runs.")] = Path("runs/reproduce"),
     docs: Annotated[Path, typer.Option(help="Folder that --render writes to.")] = Path("docs"),
     features: Annotated[
-        str | None, typer.Option(help="For --render: module:factory of a network whose features of domains are drawn.")
+        str | None, typer.Option(help="For --render: module:factory of a network whose features are drawn.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed and what is left.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures and what is left.")] = False,
 ) -> None:
-    """Run what a table of the paper is made of, the most valuable runs first; with --render set it beside the paper.
+    """Run the paper's tables, the most valuable runs first; with --render, compare them with the paper.
 
-    What is in --results is not run again, and the same command goes on where it was stopped, within a run too. A run
-    that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
+    Finished runs in --results are not run again. The same command continues where it was stopped, also within a run.
+    A run that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     if table is None and not render:
-        raise UserError("fedaf reproduce needs a table, such as label-skew or all, or --render; see --help.")
+        raise UserError(
+            "fedaf reproduce needs a table, such as label-skew or all, or --render; see --help.",
+            code="FEDAF-REPRODUCE-TABLE",
+        )
     if budget is not None and not budget > 0:
-        raise UserError(f"--budget is {budget:g}, but it must be a number of minutes above 0.")
+        raise UserError(f"--budget is {budget:g}; expected a number of minutes above 0.", code="FEDAF-REPRODUCE-BUDGET")
     failed = False
     if table is not None:
         chosen = Filter(
@@ -131,7 +131,9 @@ def _numbers(flag: str, given: str | None, kind: type[Any]) -> list[Any]:
         return [kind(part) for part in _split(given)]
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
-        raise UserError(f"{flag} is {given!r}, but it must be {what} with commas between.") from None
+        raise UserError(
+            f"{flag} is {given!r}; expected {what} separated by commas.", code="FEDAF-REPRODUCE-FILTER"
+        ) from None
 
 
 def _say_damaged(reproduction: "Reproduction", terminal: Terminal) -> None:
@@ -164,24 +166,24 @@ def _listed(reproduction: "Reproduction") -> "Table":
 
 
 def _without_data(reproduction: "Reproduction") -> list[str]:
-    """A line for each data set that is not here."""
+    """Return a line for each data set that is missing."""
     count = Counter(cell.dataset for cell in reproduction.without_data)
     data_dir = reproduction.places.data_dir
     return [
-        f"{name} is not in {data_dir}, so {runs} of the runs must wait; fedaf data list says how to get it."
+        f"{name} is not in {data_dir}, so {runs} of the runs must wait; fedaf data list shows how to get it."
         for name, runs in count.items()
     ]
 
 
 def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> list[str]:
-    """What came of it, and what is left."""
+    """Return the closing lines: results and what is left."""
     lines = []
     if quiet:
         lines += [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()]
     lines += _without_data(reproduction)
     finished = len(reproduction.done) + len(tally.finished)
     done = f"{finished} of {len(reproduction.cells)} runs are in {reproduction.places.results}"
-    rest = f"; {reproduction.time_left(tally.left)}: the same command goes on" if tally.left else ""
+    rest = f"; {reproduction.time_left(tally.left)}: the same command continues" if tally.left else ""
     failed = f"; {len(tally.failed)} failed" if tally.failed else ""
-    busy = f"; {len(tally.busy)} are at work elsewhere" if tally.busy else ""
+    busy = f"; {len(tally.busy)} are being run by another process" if tally.busy else ""
     return [*lines, f"{done}{failed}{busy}{rest}."]

@@ -1,4 +1,4 @@
-"""Measured figures beside the paper's, as Markdown: a row for each method or variant, from the figures of its runs."""
+"""Measured results compared with the paper's, as Markdown: one row per method or variant."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """What is compared: the figures of one run for each seed there is, and what the paper prints (mean, std)."""
+    """One row of a table: the results of one run per seed, and the paper's mean and standard deviation."""
 
     label: str
     runs: Sequence[Figures]
@@ -25,19 +25,19 @@ class Row:
 
 
 def best(run: Figures, within: int | None = None) -> float:
-    """The best accuracy of a run, or of its first rounds."""
+    """Return the best accuracy of a run, or of its first ``within`` rounds."""
     return float(max(run["curve"][:within]))
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and, from two values on, their sample standard deviation."""
+    """Format the mean and, if there are several values, their sample standard deviation."""
     if not values:
         return ""
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
-    """Best accuracy, its difference to the paper's where it prints any, the last round's, upload, copy audit."""
+    """Compare the best accuracy with the paper's; with that of the last round, upload and copy audit."""
     lines = []
     for row in rows:
         values = [best(run, within) for run in row.runs]
@@ -46,7 +46,7 @@ def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
         cells = [spread(values), _count(values), _difference(values, row.paper), spread(last)]
         lines.append([row.label, _printed(row.paper), *cells, _mean(upload), audit(row.runs)])
         if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
-            lines.append([f"{row.label}, clients' own models", "", spread(own), _count(own), "", "", "", ""])
+            lines.append([f"{row.label}, personal models", "", spread(own), _count(own), "", "", "", ""])
     headers = ["", "paper", "measured", "seeds", "difference", "last round", "upload, MiB", "copy audit"]
     if not any(row.paper for row in rows):
         kept = [at for at, header in enumerate(headers) if header not in ("paper", "difference")]
@@ -55,7 +55,7 @@ def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
 
 
 def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
-    """Accuracy by domain, in the round with the best average; the paper's above, where it has any."""
+    """Compare the accuracy by domain, in the round with the best average, with the paper's where there is one."""
     columns = [*domains, "average"]
     lines = []
     for row in rows:
@@ -72,12 +72,12 @@ def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
                 [f"{row.label}, difference", *(f"{fmean(values[n]) - paper[n]:+.2f}" for n in columns), "", ""]
             )
         if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
-            lines.append([f"{row.label}, clients' own models", *("" for _ in domains), spread(own), _count(own), ""])
+            lines.append([f"{row.label}, personal models", *("" for _ in domains), spread(own), _count(own), ""])
     return markdown(["", *columns, "seeds", "copy audit"], lines)
 
 
 def upload_table(rows: Sequence[Row]) -> str:
-    """MiB that a client uploads in a round."""
+    """Compare the upload per client and round in MiB with the paper's."""
     lines = []
     for row in rows:
         values = [run["upload_bytes_per_client_round"] / MIB for run in row.runs]
@@ -86,7 +86,7 @@ def upload_table(rows: Sequence[Row]) -> str:
 
 
 def rounds_table(rows: Sequence[Row], target: float) -> str:
-    """Rounds until the mean curve of the seeds reaches an accuracy."""
+    """Compare the rounds until the mean curve over seeds reaches ``target`` with the paper's."""
     lines = []
     for row in rows:
         reached = rounds_to(mean_curve(row.runs), target) if row.runs else ""
@@ -96,13 +96,16 @@ def rounds_table(rows: Sequence[Row], target: float) -> str:
 
 
 def mean_curve(runs: Sequence[Figures]) -> list[float]:
-    """Accuracy by round, as the mean over runs."""
+    """Return the accuracy by round, averaged over runs."""
     return [fmean(accuracies) for accuracies in zip(*(run["curve"] for run in runs), strict=True)]
 
 
 def mismatch(row: Row, measure: str, *, within: int | None = None, target: float = 0.0) -> str | None:
-    """How far what was measured is from the paper, where it is too far: an accuracy by more than twice the paper's
-    standard deviation (without one: by two points), an upload by more than a tenth, rounds to a target by any."""
+    """Describe the difference to the paper if it is large, else return ``None``.
+
+    Large means: more than twice the paper's standard deviation for an accuracy (two points if it gives none), more than
+    a tenth for an upload, and any difference for rounds to a target.
+    """
     if not row.runs:
         return None
     if measure == "domains":
@@ -122,7 +125,7 @@ def mismatch(row: Row, measure: str, *, within: int | None = None, target: float
 
 
 def audit(runs: Sequence[Figures]) -> str:
-    """The copy audit at its worst over runs, in short; nothing for methods that share no images."""
+    """Format the worst copy audit over runs; empty for methods that share no images."""
     found = [{name: run["copy_audit"][name] for name in _AUDITED} for run in runs if run.get("copy_audit")]
     worst = worst_audit(found)
     if worst is None:
@@ -135,7 +138,7 @@ def audit(runs: Sequence[Figures]) -> str:
 
 
 def markdown(headers: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table; all but the first column to the right."""
+    """Format a Markdown table with all columns but the first aligned right."""
     rules = ["---", *("---:" for _ in headers[1:])]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in (headers, rules, *lines)

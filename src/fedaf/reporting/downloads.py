@@ -6,11 +6,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from fedaf.data.fetch.download import Watch
 from fedaf.reporting.tables import size
 
-_LARGE = 64 << 20  # bytes from which on plain lines say how far it is
+_LARGE = 64 << 20  # bytes; larger files print their progress
 
 
 class PlainDownloads(Watch):
-    """A line for each file, and for large ones a line for every tenth."""
+    """Print a line for each file, and a line for every tenth of a large one."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -19,7 +19,7 @@ class PlainDownloads(Watch):
     def began(self, what: str, done: int, total: int) -> None:
         self._what, self._total = what, total
         self._tenths = self._tenth(done)
-        self.said(f"{what}: {size(total)}" + (f", of which {size(done)} are there" if done else ""))
+        self.said(f"{what}: {size(total)}" + (f", {size(done)} already downloaded" if done else ""))
 
     def advanced(self, done: int) -> None:
         if self._total >= _LARGE and self._tenth(done) > self._tenths:
@@ -34,7 +34,7 @@ class PlainDownloads(Watch):
 
 
 class LiveDownloads(PlainDownloads):
-    """A bar for the file at hand, with the time left."""
+    """Show a progress bar for the current file, with the time left."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

@@ -1,4 +1,4 @@
-"""Pictures: learning curves, who holds what, the condensed images of a run; the images of a data set."""
+"""Figures: learning curves, the split over clients, condensed images, images of a data set."""
 
 import json
 import warnings
@@ -17,7 +17,7 @@ from fedaf.protocol import UserError
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
 _DPI = 120
-_MOST_NAMES = 30  # of clients below an axis
+_MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
 _REPORTED = {
     *("dataset", "partition", "alpha", "clients", "rounds", "seed", "method", "curve", "best_accuracy"),
@@ -26,12 +26,20 @@ _REPORTED = {
 
 
 def read_result(run: Path, *, advice: str | None = None) -> dict[str, Any]:
-    """The figures of a finished run; ``advice`` ends the sentence about a damaged one."""
+    """Read ``result.json`` of a finished run.
+
+    Args:
+        run: The run directory.
+        advice: What to do about a damaged file, for the error message.
+
+    Raises:
+        UserError: If the file is missing or damaged.
+    """
     path = run / RESULT
     advice = advice or f"delete it, and --resume {run} writes it again"
     found = _read(path, advice)
     if missing := sorted(_REPORTED - found.keys()):
-        raise UserError(f"{path} is damaged: it has no {', '.join(missing)}; {advice}.")
+        raise UserError(f"{path} is damaged: it has no {', '.join(missing)}; {advice}.", code="FEDAF-RUN-DAMAGED")
     return found
 
 
@@ -39,43 +47,55 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {advice}.") from error
+        raise UserError(f"{path} cannot be read ({error}); {advice}.", code="FEDAF-RUN-DAMAGED") from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged: it holds no table of names; {advice}.")
+        raise UserError(f"{path} is damaged: expected a JSON object; {advice}.", code="FEDAF-RUN-DAMAGED")
     return found
 
 
 def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Test accuracy by round, a line for each method."""
+    """Draw the test accuracy of several runs by round, one line per method."""
+    return seed_curves({result["method"]: [result["curve"]] for result in results}, path, title=results[0]["dataset"])
+
+
+def seed_curves(by_label: Mapping[str, Sequence[Sequence[float | None]]], path: Path, *, title: str) -> Path:
+    """Draw test accuracy by round: the mean over seeds for each label, and a band from their lowest to their highest.
+
+    An unknown accuracy is a gap in its line.
+    """
     figure, axes = new_figure(6.4, 4.0)
-    for result in results:
-        rounds = range(1, len(result["curve"]) + 1)
-        curve = np.array(result["curve"], np.float64)  # what is unknown becomes a gap
-        axes.plot(rounds, curve, marker="o", markersize=3, label=plain(result["method"]))
-    axes.set(xlabel="round", ylabel="test accuracy (%)", title=plain(results[0]["dataset"]))
-    if max(len(result["curve"]) for result in results) == 1:
+    for label, of_seeds in by_label.items():
+        values = np.array(of_seeds, np.float64)
+        rounds = np.arange(1, values.shape[1] + 1)
+        (line,) = axes.plot(rounds, values.mean(0), marker="o", markersize=3, label=plain(label))
+        if len(values) > 1:
+            axes.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
+    axes.set(xlabel="round", ylabel="test accuracy (%)", title=plain(title))
+    if max(len(of_seeds[0]) for of_seeds in by_label.values()) == 1:
         axes.set_xticks([1])
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.legend(fontsize=8)
     return save(figure, path)
 
 
 def bubbles(run: Path, path: Path) -> Path:
-    """The split: a circle for each class of each client, its area by the samples."""
+    """Draw the split of a run: a circle for each class of each client, with an area proportional to its samples."""
     file, advice = run / PARTITION, "run it again in a new directory"
     found = _read(file, advice)
     try:
         counts = found["counts"]
         _, _ = np.array(list(counts.values()), np.float64).shape
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{file} is damaged: it has no counts by client and class; {advice}.") from error
+        raise UserError(
+            f"{file} is damaged: it has no counts by client and class; {advice}.", code="FEDAF-RUN-DAMAGED"
+        ) from error
     return draw_bubbles(counts, path)
 
 
-def draw_bubbles(counts: Mapping[str, Sequence[int]], path: Path, title: str = "samples of each class") -> Path:
-    """A circle for each class of each client, its area by the samples."""
+def draw_bubbles(counts: Mapping[str, Sequence[int]], path: Path, title: str = "samples per class") -> Path:
+    """Draw a circle for each class of each client, with an area proportional to its samples."""
     grid = np.array(list(counts.values()), np.float64)
     clients, classes = grid.shape
     figure, axes = new_figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
@@ -92,17 +112,19 @@ def draw_bubbles(counts: Mapping[str, Sequence[int]], path: Path, title: str = "
 
 
 def gallery(run: Path, path: Path) -> Path | None:
-    """What was shared: a row for each class of each client, as many as a page holds."""
+    """Draw the shared images: a row for each class of each client, as many as fit on a page."""
     folder = run / CONDENSED
     if not (folder / INDEX).is_file():
         return None
-    advice = f"delete {folder} to go without its pictures"
+    advice = f"delete {folder} to continue without its images"
     index = _read(folder / INDEX, advice)
     try:
         labels, strips = _shared(folder, index)
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UserError(f"{folder / INDEX} does not fit the pictures beside it ({what}); {advice}.") from error
+        raise UserError(
+            f"{folder / INDEX} does not match the images beside it ({what}); {advice}.", code="FEDAF-RUN-DAMAGED"
+        ) from error
     return _sheet(labels, strips, "condensed images by client and class", path) if strips else None
 
 
@@ -122,7 +144,7 @@ def _shared(folder: Path, index: Mapping[str, Any]) -> tuple[list[str], list[np.
 
 
 def contact_sheet(data: DataSet, path: Path, *, columns: int = 10) -> Path:
-    """Training images: a row for each class, as many as a page holds, its images taken at even distances."""
+    """Draw training images of a data set: a row of evenly spaced samples for each class, as many as fit on a page."""
     labels, strips = [], []
     _, _, height, width = data.train.images.shape
     for label in range(min(data.num_classes, _SHEET_ROWS)):
@@ -140,7 +162,7 @@ def contact_sheet(data: DataSet, path: Path, *, columns: int = 10) -> Path:
 
 
 def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path: Path) -> Path:
-    """Rows of pictures with labels beside them."""
+    """Draw rows of images with a label beside each row."""
     whole = np.concatenate(strips)
     height = len(strips) * min(0.6, max(0.28, len(strips[0]) / _DPI)) + 0.6
     figure, axes = new_figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
@@ -156,7 +178,7 @@ def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path
 
 
 def plain(name: str) -> str:
-    """A name is no formula."""
+    """Escape a name, so that matplotlib does not read it as a formula."""
     return name.replace("$", r"\$")
 
 
@@ -170,7 +192,7 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def save(figure: Any, path: Path) -> Path:
-    with warnings.catch_warnings():  # a box for a letter the font lacks says enough
+    with warnings.catch_warnings():  # a letter that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
         figure.savefig(path)
     return path

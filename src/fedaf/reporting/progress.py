@@ -13,7 +13,7 @@ from fedaf.reporting.tables import duration, per_cent
 
 
 class _Clock:
-    """How far a run is, in rounds, and how long the rest will take at the pace so far."""
+    """The current round, and the time left at the pace so far."""
 
     def __init__(self) -> None:
         self.rounds = self.first = self.round = 1
@@ -32,9 +32,12 @@ class _Clock:
 
 @contextmanager
 def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Says how far the decoding of image files is, which is needed once for a folder of them: a bar in a terminal, a
-    line elsewhere."""
-    columns = (TextColumn("reading images"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    """Show the progress of decoding image files, which happens once per folder: a bar in a terminal, a line elsewhere.
+
+    Yields:
+        A callback that takes the number of decoded files and the number of all files.
+    """
+    columns = (TextColumn("decoding images"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True)
 
     def watch(done: int, total: int) -> None:
@@ -45,7 +48,7 @@ def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
             bar.update(bar.task_ids[0], completed=done)
         elif not bar.task_ids:
             bar.add_task("", total=total)
-            console.print(f"reading {total} images, once", highlight=False)
+            console.print(f"decoding {total} images, once", highlight=False)
 
     try:
         yield watch
@@ -55,7 +58,7 @@ def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
 
 
 class PlainProgress(Observer):
-    """One line a round, and one for every failure; with ``verbose`` one for each phase too."""
+    """Print a line per round and per failed client; with ``verbose`` also per phase."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console, self._verbose, self._clock = console, verbose, _Clock()
@@ -73,7 +76,7 @@ class PlainProgress(Observer):
             self._say(f"round {self._clock.round}: {name}" + (f", {clients} clients" if clients else ""))
 
     def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
-        self._say(f"round {round}: {client} is out ({phase}: {reason})")
+        self._say(f"round {round}: {client} failed ({phase}: {reason})")
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
         done = metrics["round"]
@@ -88,7 +91,7 @@ class PlainProgress(Observer):
 
 
 class LiveProgress(Observer):
-    """One bar: round, phase, client, accuracy, time left. Finished rounds scroll by above it only if verbose."""
+    """Show a progress bar with round, phase, client, accuracy and time left; if ``verbose``, also a line per round."""
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console, self._verbose, self._clock = console, verbose, _Clock()
@@ -99,7 +102,7 @@ class LiveProgress(Observer):
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._clock.start(rounds, first_round)
-        self._phases = phases + 1  # and the server's own work
+        self._phases = phases + 1  # and the work of the server
         self._progress = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
@@ -121,7 +124,7 @@ class LiveProgress(Observer):
         self._show(who, done, total)
 
     def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
-        self._console.print(f"round {round}: {client} is out ({phase}: {reason})", style="yellow", markup=False)
+        self._console.print(f"round {round}: {client} failed ({phase}: {reason})", style="yellow", markup=False)
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
         self._accuracy = per_cent(metrics["accuracy"])

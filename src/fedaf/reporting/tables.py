@@ -1,7 +1,7 @@
 """Tables for a terminal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
@@ -13,11 +13,11 @@ from fedaf.data.entries import NO_DATA
 from fedaf.data.partition import client_of_domain
 
 _MOST_ROWS = 20
-_MOST_COLUMNS = 12  # of counts, in 80 characters
+_MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person would say them."""
+    """Format seconds for people: ``1.5 s``, ``12 min 30 s``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 90:
@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as a person would say them, in binary units."""
+    """Format a number of bytes in binary units: ``1.22 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
@@ -38,14 +38,14 @@ def size(count: float) -> str:
 
 
 def per_cent(accuracy: float | None) -> str:
-    """An accuracy; over a network it may be that nobody has test data."""
+    """Format an accuracy. It is unknown if no client of a network has test data."""
     return "unknown" if accuracy is None else f"{accuracy:.2f} %"
 
 
 def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
-    """Samples of each class by client; with many classes, only how many of them a client holds."""
+    """Show the samples per class of each client, or the number of classes it holds if there are many."""
     classes = len(next(iter(counts.values())))
-    table = Table(title="Who holds what (samples by class)", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(title="Samples per class of each client", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("client", no_wrap=True)
     headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
     for header in [*headers, "all"]:
@@ -57,8 +57,8 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
 
 
 def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Sequence[str]) -> Table:
-    """Samples of each class, or of another ``kind``; of many, only the fewest, the median and the most."""
-    table = Table(title=f"Samples by {kind}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    """Show the samples of each class or other ``kind``; if there are many, only the fewest, the median and the most."""
+    table = Table(title=f"Samples per {kind}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column(kind, no_wrap=True)
     for header in ("train", "test"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -75,43 +75,54 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
     return table
 
 
-_SPLITS = {"domain": "a client for each domain"}
+#: The columns after the method, in order: the header and the cell of a result. A new column is one line.
+_COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
+    ("best %", lambda result: _bare(result["best_accuracy"])),
+    ("last %", lambda result: _bare(result["last_accuracy"])),
+    ("up / client / round", lambda result: size(result["upload_bytes_per_client_round"])),
+    ("down / client / round", lambda result: size(result["download_bytes_per_client_round"])),
+    ("time", lambda result: duration(result["seconds"])),
+)
+_SPLITS = {"domain": "one client per domain"}
 
 
 def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None = None) -> Table:
-    """Methods side by side: accuracy in per cent, rounds until it reaches ``target``, bytes for each client and round.
-    Without a target it is what all of them reach."""
-    first = results[0]
-    split = f"Dirichlet {first['alpha']:g}" if first["alpha"] is not None else first["partition"]
-    split = _SPLITS.get(split, split)
-    clients, rounds = _counted(first["clients"], "client"), _counted(first["rounds"], "round")
-    own = first["dataset"] == NO_DATA  # clients brought theirs: there was no split
-    setting = ["own data", clients] if own else [first["dataset"], clients, split]
-    title = ", ".join([*setting, rounds, f"seed {first['seed']}"])
-    goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
-    table = Table(title=escape(title), title_justify="left")
+    """Compare methods: accuracy, rounds until it reaches ``target``, bytes per client and round, time.
+
+    Args:
+        results: The contents of ``result.json`` of each run.
+        target: Accuracy in per cent; by default the highest whole number that all methods reach.
+    """
+    columns = list(_COLUMNS)
+    if len(results) > 1 or target is not None:
+        reached = math.floor(min(r["best_accuracy"] or 0 for r in results))
+        goal = float(reached) if target is None else target
+        columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
+    table = Table(title=escape(_title(results[0])), title_justify="left")
     table.add_column("method", no_wrap=True)
-    headers = ["best %", "last %", f"rounds to {goal:g} %", "up / client / round", "down / client / round", "time"]
-    if len(results) == 1 and target is None:
-        headers.pop(2)
-    for header in headers:
+    for header, _ in columns:
         table.add_column(header, justify="right")
     for result in results:
-        cells = [
-            *(per_cent(result[f"{which}_accuracy"]).removesuffix(" %") for which in ("best", "last")),
-            rounds_to(result["curve"], goal),
-            size(result["upload_bytes_per_client_round"]),
-            size(result["download_bytes_per_client_round"]),
-            duration(result["seconds"]),
-        ]
-        if len(results) == 1 and target is None:
-            cells.pop(2)
         name = escape(result["method"])
-        table.add_row(name, *cells)
+        table.add_row(name, *(cell(result) for _, cell in columns))
         if personal := result.get("personal"):
             accuracy = (f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}")
-            table.add_row(f"{name} (own)", *accuracy, *("" for _ in cells[2:]))
+            table.add_row(f"{name} (personal)", *accuracy, *("" for _ in columns[2:]))
     return table
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    """The setting of a run, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
+    clients, rounds = _counted(result["clients"], "client"), _counted(result["rounds"], "round")
+    split = f"Dirichlet {result['alpha']:g}" if result["alpha"] is not None else result["partition"]
+    setting = [result["dataset"], clients, _SPLITS.get(split, split)]
+    if result["dataset"] == NO_DATA:  # clients brought their data, so there was no split
+        setting = ["own data", clients]
+    return ", ".join([*setting, rounds, f"seed {result['seed']}"])
+
+
+def _bare(accuracy: float | None) -> str:
+    return per_cent(accuracy).removesuffix(" %")
 
 
 def _counted(number: int, what: str) -> str:
@@ -119,23 +130,23 @@ def _counted(number: int, what: str) -> str:
 
 
 def rounds_to(curve: Sequence[float | None], target: float) -> str:
-    """The first round that reaches an accuracy."""
+    """Return the first round that reaches an accuracy, or ``never``."""
     return next((str(number) for number, accuracy in enumerate(curve, 1) if (accuracy or 0) >= target), "never")
 
 
 def personal_sentence(result: Mapping[str, Any]) -> str | None:
-    """What the two rows of a method with personal models are."""
+    """Explain the two rows of a method with personal models."""
     if not result.get("personal"):
         return None
     return (
-        f"{result['method']} has no global model: its first row is the averaged model with averaged BatchNorm, "
-        "which clients send for this report only; 'own' is the mean over clients of their own models on their own "
-        "test data (their domain's, or all)."
+        f"{result['method']} has no global model. Its first row is the averaged model with averaged BatchNorm layers, "
+        "which clients send for this report only. 'personal' is the mean over clients of each client's model on its "
+        "own test data: the test split of its domain, or the whole test split."
     )
 
 
 def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
-    """Methods side by side on each domain, in their best round; ``None`` for data without domains."""
+    """Compare methods on each domain, in their best round; ``None`` for data without domains."""
     domains = list(results[0].get("best_accuracy_by_domain") or {})
     if not domains:
         return None
@@ -150,13 +161,13 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
         personal = result.get("personal")
         if personal and result["partition"] == "domain":  # then clients are domains
             own = [personal["best_by_client"].get(client_of_domain(name)) for name in domains]
-            cells = ["·" if value is None else f"{value:.2f}" for value in own]  # who was away in that round
-            table.add_row(f"{method} (own)", *cells, f"{personal['best_accuracy']:.2f}")
+            cells = ["·" if value is None else f"{value:.2f}" for value in own]  # absent in that round
+            table.add_row(f"{method} (personal)", *cells, f"{personal['best_accuracy']:.2f}")
     return table
 
 
 def overhead(by_phase: Mapping[str, Mapping[str, float]]) -> str:
-    """For each phase over a network what it took beside work, and what of that was loading."""
+    """Format the seconds that each phase over a network took besides computing, and how they were spent."""
     return ", ".join(
         f"{phase} {o['all']:.1f} s (import {o['import']:.1f}, data {o['data']:.1f}, model {o['model']:.1f})"
         for phase, o in by_phase.items()
@@ -164,20 +175,20 @@ def overhead(by_phase: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def overhead_sentence(result: Mapping[str, Any]) -> str | None:
-    """What a network cost in time, for runs over one."""
+    """Describe the overhead of a network; ``None`` for runs in one process."""
     spent = result.get("overhead_seconds")
-    return f"Beside work, a phase took in the mean: {overhead(spent)}." if spent else None
+    return f"Mean overhead of a phase besides computing: {overhead(spent)}." if spent else None
 
 
 def audit_sentence(result: Mapping[str, Any]) -> str | None:
-    """The copy audit in words, for methods that share images."""
+    """Describe the copy audit; ``None`` for methods that share no images."""
     audit = result.get("copy_audit")
     if not audit:
         return None
     return (
-        f"Copy audit of {result['method']}, worst round: "
-        f"likeness to the nearest private image (PSNR, higher is closer) "
-        f"{audit['psnr_mean']:.1f} dB on average, {audit['psnr_max']:.1f} at most; of unseen real images "
-        f"{audit['held_out_psnr_mean']:.1f} and {audit['held_out_psnr_max']:.1f}. The nearest is an image it was made "
-        f"from for {100 * audit['from_source']:.0f} % ({100 * audit['held_out_from_source']:.0f} % by chance)."
+        f"Copy audit of {result['method']}, worst round: the similarity of a shared image to the nearest private image "
+        f"(PSNR, higher is closer) is {audit['psnr_mean']:.1f} dB on average and at most {audit['psnr_max']:.1f} dB. "
+        f"For real images that were held out it is {audit['held_out_psnr_mean']:.1f} and "
+        f"{audit['held_out_psnr_max']:.1f} dB. For {100 * audit['from_source']:.0f} % of the shared images the nearest "
+        f"private image is one they were made from ({100 * audit['held_out_from_source']:.0f} % by chance)."
     )

@@ -1,6 +1,7 @@
-"""A run of the paper's tables, and what tables are made of.
+"""The building blocks of the paper's tables: cells, lines, sections.
 
-A cell is one run. The same cell may stand in several tables, and is run once."""
+A cell is one run. A cell that appears in several tables is run once.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,14 +33,24 @@ _NAMES = {
 
 
 def shown(name: str) -> str:
-    """A name as people write it."""
+    """Return the display name of a data set, method, model or variant."""
     return _NAMES.get(name, name)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: what differs from the paper's preset for its data set and method. ``alpha`` is ``None`` for a split by
-    domain; ``variant`` is the method with a word for its ``options`` (of the table ``method``)."""
+    """One run, as differences from the paper's preset for its data set and method.
+
+    Args:
+        dataset: Name of the data set.
+        alpha: Dirichlet concentration; ``None`` for a split by domain.
+        variant: The method's name, followed by a word for its ``options``: ``fedaf-ipc10``.
+        seed: Random seed.
+        options: Settings of the table ``method``.
+        model: Name of the model.
+        rounds: Communication rounds; ``None`` for the preset's.
+        more: Other settings, by their full names.
+    """
 
     dataset: str
     alpha: float | None
@@ -48,7 +59,7 @@ class Cell:
     options: tuple[tuple[str, Any], ...] = ()
     model: str = "convnet"
     rounds: int | None = None
-    more: tuple[tuple[str, Any], ...] = ()  # other settings, by their full names
+    more: tuple[tuple[str, Any], ...] = ()
 
     @property
     def method(self) -> str:
@@ -57,22 +68,22 @@ class Cell:
 
     @property
     def setting(self) -> str:
-        """The data and their split."""
+        """The data set and its split."""
         return self.dataset if self.alpha is None else f"{self.dataset}-alpha{self.alpha:g}"
 
     @property
     def kind(self) -> str:
-        """All but the seed."""
+        """Everything but the seed."""
         return f"{self.setting}/{self.variant}" + (f"-{self.model}" if self.model != "convnet" else "")
 
     @property
     def directory(self) -> str:
-        """Where its run lies, below the folder of all runs."""
+        """The directory of its run, below the folder of all runs."""
         return f"{self.kind}-seed{self.seed}"
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Its configuration, as tables over the preset ``paper``."""
+        """Its configuration as tables on top of the preset ``paper``."""
         tables: dict[str, dict[str, Any]] = {
             "run": {"seed": self.seed, **({} if self.rounds is None else {"rounds": self.rounds})},
             "data": {"name": self.dataset},
@@ -88,7 +99,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: a cell for each seed, and what the paper prints, as mean and standard deviation."""
+    """A row of a table: one cell per seed, and the paper's mean and standard deviation."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -98,7 +109,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that belong together. ``name`` names its pictures; ``within`` counts only that many rounds."""
+    """Rows that are compared with each other. ``name`` names its figures; ``within`` limits it to the first rounds."""
 
     name: str
     title: str
@@ -108,7 +119,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
-    """``measure`` says what a figure is: accuracy, accuracy by domain, MiB of an upload, or rounds to a target."""
+    """A table of the report. ``measure`` is ``accuracy``, ``domains``, ``upload`` or ``rounds``."""
 
     name: str
     title: str
@@ -122,5 +133,5 @@ class Table:
 
     @property
     def cells(self) -> list[Cell]:
-        """Each once."""
+        """The cells of all lines, without duplicates."""
         return list(dict.fromkeys(cell for _, line in self.lines for cell in line.cells))

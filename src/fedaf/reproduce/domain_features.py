@@ -1,4 +1,4 @@
-"""Features of a data set with domains, mapped to the plane by t-SNE: how far apart the domains are to a network."""
+"""Features of a data set with domains, mapped to the plane by t-SNE."""
 
 import warnings
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedaf.runs.experiment import prepare
 from fedaf.training.fit import fit
 
 _BATCH = 250
-_PRINCIPAL = 50  # components that t-SNE sees: distances in thousands of dimensions say little
+_PRINCIPAL = 50  # principal components that t-SNE gets; distances in thousands of dimensions say little
 
 
 def domain_map(
@@ -29,9 +29,21 @@ def domain_map(
     most: int = 250,
     seed: int = 0,
 ) -> tuple[np.ndarray, list[int], tuple[str, ...]]:
-    """Points [N, 2] for at most ``most`` test images of each domain, the domain of each, and their names. The features
-    are those before the classifier of a ConvNet that is trained here on all domains for some epochs, or of the network
-    that ``backbone`` (module:factory) makes, with the weights it comes with."""
+    """Map the features of test images of each domain to the plane.
+
+    Args:
+        dataset: A data set with domains.
+        data_dir: Folder of the data sets.
+        device: Where to compute.
+        backbone: ``module:factory`` of a network that is used with its own weights; by default a ConvNet is trained on
+            all domains.
+        epochs: Training epochs of that ConvNet.
+        most: Test images per domain.
+        seed: Random seed.
+
+    Returns:
+        Points [N, 2], the domain of each point, and the names of the domains.
+    """
     tables: dict[str, dict[str, Any]] = {
         "data": {"name": dataset, "dir": str(data_dir)},
         "run": {"device": device, "seed": seed},
@@ -41,7 +53,10 @@ def domain_map(
     experiment = prepare(configuration.build(tables))
     data, task, engine, method = experiment.dataset, experiment.task, experiment.engine, experiment.method
     if data.test.domains is None:
-        raise UserError(f"the data set {dataset!r} has no domains, so their features cannot be drawn.")
+        raise UserError(
+            f"the data set {dataset!r} has no domains, so their features cannot be drawn.",
+            code="FEDAF-REPRODUCE-DOMAINS",
+        )
     model = method.build_model(Key(seed))
     if backbone is None:
         train, key = data.train, Key(seed).derive("domains")

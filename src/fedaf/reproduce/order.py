@@ -1,4 +1,4 @@
-"""Which of the paper's cells are wanted, and in which order: the most valuable first, as nobody has time for all."""
+"""Select and order the cells to run, the most valuable first."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedaf.reproduce.tables import CONTROLS, CORE, SEEDS, tables
 
 @dataclass(frozen=True)
 class Filter:
-    """Which cells are wanted; an empty choice is no choice. ``methods`` has methods, variants, or ``controls``."""
+    """Which cells to run; an empty field selects all. ``methods`` has methods, variants, or ``controls``."""
 
     datasets: tuple[str, ...] = ()
     alphas: tuple[float, ...] = ()
@@ -30,10 +30,17 @@ class Filter:
 
 
 def plan(table: str, wanted: Filter) -> list[Cell]:
-    """The cells of a table, or of ``all``, that are wanted, the most valuable first."""
+    """Return the selected cells of a table, or of ``all`` tables, the most valuable first.
+
+    Raises:
+        UserError: If the table or a selected value is unknown, or nothing is left.
+    """
     made = tables(wanted.seeds)
     if table not in (*made, "all"):
-        raise UserError(f"unknown table {table!r}{nearest(table, made)}; allowed is {', '.join(made)} or all.")
+        raise UserError(
+            f"unknown table {table!r}{nearest(table, made)}; expected one of {', '.join(made)} or all.",
+            code="FEDAF-REPRODUCE-TABLE",
+        )
     found = dict.fromkeys(cell for each in made.values() if table in (each.name, "all") for cell in each.cells)
     _must_be_known("--dataset", wanted.datasets, {cell.dataset for cell in found}, table)
     _must_be_known("--alpha", wanted.alphas, {cell.alpha for cell in found if cell.alpha is not None}, table)
@@ -41,15 +48,20 @@ def plan(table: str, wanted: Filter) -> list[Cell]:
     _must_be_known("--methods", wanted.methods, names, table)
     chosen = sorted((cell for cell in found if wanted.takes(cell)), key=value)
     if not chosen:
-        raise UserError(f"no run of the table {table} is of all these data sets, alphas and methods; choose fewer.")
+        raise UserError(
+            f"no run of the table {table} matches all of these data sets, alphas and methods; give fewer of them.",
+            code="FEDAF-REPRODUCE-FILTER",
+        )
     return chosen
 
 
 def _must_be_known(flag: str, given: Sequence[Any], known: set[Any], table: str) -> None:
     for each in given:
         if each not in known:
-            allowed = ", ".join(map(str, sorted(known))) or "nothing"
-            raise UserError(f"{flag} {each} is not in the table {table}; allowed there is {allowed}.")
+            expected = ", ".join(map(str, sorted(known))) or "nothing"
+            raise UserError(
+                f"{flag} {each} is not in the table {table}; expected one of {expected}.", code="FEDAF-REPRODUCE-FILTER"
+            )
 
 
 _SECOND = {("cifar10", 0.1), ("cifar100", 0.02), ("fashionmnist", 0.02)}
@@ -79,7 +91,7 @@ def _is_standard(cell: Cell) -> bool:
 
 
 def value(cell: Cell) -> tuple[int, ...]:
-    """To sort by: the lower, the more a cell is worth. Within a stage data sets and alphas stay together."""
+    """Return a sort key: lower is more valuable. Within a stage, data sets and alphas stay together."""
     stage = next((number for number, holds in enumerate(_STAGES) if holds(cell)), len(_STAGES))
     dataset = _DATASETS.index(cell.dataset) if cell.dataset in _DATASETS else len(_DATASETS)
     method = _METHODS.index(cell.variant) if cell.variant in _METHODS else len(_METHODS)

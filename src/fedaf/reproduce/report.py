@@ -1,4 +1,4 @@
-"""The report: every table of the paper beside what was measured, from the folder of finished runs alone."""
+"""The report: every table of the paper with our measurements, made from the folder of finished runs alone."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,36 +17,36 @@ from fedaf.reproduce.tables import FEATURE_SKEW, SEEDS, TARGET, tables
 REPORT, PICTURES = "RESULTS.md", "results"
 
 _INTRO = """\
-Written by `fedaf reproduce --render` from the runs in `{results}`; whatever is changed here by hand is lost.
+This page is written by `fedaf reproduce --render` from the runs in `{results}`. Do not edit it by hand.
 
-A figure stands in a table only if the run behind it is in the repository, with its seed, version and seconds (the list
-is below). Accuracy is in per cent on the test split, of the best round as in the paper, and of the last one beside it:
-*measured* is the mean over the seeds that were run, ± their sample standard deviation where there is more than one.
-*Difference* is measured less paper. An empty cell was not run. Settings are the paper's where it states them, but for
-LGKM, which starts in round 2 and takes mini-batches; what it leaves open was tried on held-out training images (the
-table *Settings*, and at the end what is known from runs that were not kept). Augmentation of training images is on for
-every method alike, but on FashionMNIST, where it is off for all. *Copy audit*: likeness of the shared images to the
-nearest private image of their client (PSNR, mean / highest; higher is closer), and how often that nearest one is an
-image they were made from, at its worst over rounds and seeds; in brackets the same for real images that were held out.
+Every number comes from a run in the repository; the list below has the seed, version and seconds of each. Accuracy is
+in per cent on the test split: of the best round, as in the paper, and of the last round. *Measured* is the mean over
+seeds, ± the sample standard deviation if there are several. *Difference* is measured minus paper. An empty cell was not
+run. Settings are the paper's where it states them, except that LGKM starts in round 2 and uses mini-batches. Choices
+that the paper leaves open were tuned on held-out training images (see the table *Settings*, and the last section for
+runs that were not kept). Augmentation is the same for all methods: on, except on FashionMNIST, where it is off. *Copy
+audit*: the similarity of the shared images to the nearest private image of their client (PSNR, mean / highest; higher
+is closer), and how often the nearest image is one they were made from; the worst over rounds and seeds. The values in
+brackets are for real images that were held out.
 
-{there} of {all} runs are there.
+{there} of {all} runs are finished.
 """
 
 _OF_RUNS = """\
-Those called *upload* only count bytes: their models are hardly trained, and their accuracy means nothing. Seconds are
-those of the whole run, which may have shared its device with others, as most of these did: how long a run takes alone
-is measured in [BENCHMARKS.md](BENCHMARKS.md). *Conditions*: device, engine, precision, and the version of the method,
+Runs called *upload* only count bytes: their models are hardly trained, and their accuracy means nothing. Seconds are
+those of the whole run. Most runs shared the GPU with others; [BENCHMARKS.md](BENCHMARKS.md) has the time of a run that
+has the GPU to itself. *Conditions*: device, engine, precision, and the version of the method,
 which is raised when its numbers change. Runs under different conditions have rows of their own in the tables.
 """
 
 
 class Report:
-    """A report under way. ``said`` collects what the reader of the terminal should know."""
+    """The report while it is written. ``messages`` collects lines for the terminal."""
 
     def __init__(self, archive: Archive, made: Sequence[Table], docs: Path) -> None:
         self.archive, self.tables, self.docs = archive, made, docs
         self.pictures = docs / PICTURES
-        self.said: list[str] = list(archive.damaged.values())
+        self.messages: list[str] = list(archive.damaged.values())
 
     @property
     def cells(self) -> list[Cell]:
@@ -71,12 +71,12 @@ class Report:
         results = os.path.relpath(self.archive.folder, self.docs)
         there = sum(self.archive.find(cell) is not None for cell in self.cells)
         intro = _INTRO.format(results=Path(results).name, there=there, all=len(self.cells))
-        parts = ["# Results beside the paper's", intro]
+        parts = ["# Results compared with the paper", intro]
         for table in self.tables:
             parts += [f"## {table.title}", table.note, *self._sections(table)]
         parts += self._domains_drawn()
         parts += ["## The runs", _OF_RUNS, self._runs(), *self._not_counted(), *self._open()]
-        parts += ["## What does not match the paper, and why we think so", *self._mismatches()]
+        parts += ["## What does not match the paper, and possible reasons", *self._mismatches()]
         reasons = files("fedaf.reproduce").joinpath("reasons.md").read_text()
         return "\n\n".join(part.strip() for part in [*parts, reasons] if part.strip()) + "\n"
 
@@ -107,11 +107,11 @@ class Report:
     def _curves(self, section: Section, rows: Sequence[Row]) -> Iterator[str]:
         drawn = {row.label: [run["curve"] for run in row.runs] for row in rows if row.runs}
         if drawn:
-            path = paper_figures.seed_curves(drawn, self.picture(f"curves-{section.name}"), title=section.title)
+            path = figures.seed_curves(drawn, self.picture(f"curves-{section.name}"), title=section.title)
             yield self._shown(path, f"Learning curves, {section.title}")
 
     def _split(self, section: Section) -> Iterator[str]:
-        """Who holds what with the first seed: the same for every method, so any run that kept its counts will do."""
+        """Draw the split of the first seed, from any run that kept its counts: it is the same for every method."""
         wanted = section.lines[0].cells[0]
         for run in self.archive.runs:
             if run.counts and run.same_split(wanted):
@@ -121,7 +121,7 @@ class Report:
                 return
 
     def _gain(self, table: Table) -> Iterator[str]:
-        """FedAF less FedAvg, seed by seed."""
+        """Draw the difference between FedAF and FedAvg, seed by seed."""
         gains: dict[str, dict[int, list[float]]] = {}
         for section in table.sections:
             by_size: dict[int, list[float]] = {}
@@ -143,14 +143,14 @@ class Report:
                 gains[section.title] = by_size
         if gains:
             path = paper_figures.gains(gains, self.picture("ipc-gain"), title="FedAF over FedAvg, CIFAR-10")
-            yield self._shown(path, "Points that FedAF wins over FedAvg, by images per class")
+            yield self._shown(path, "Gain of FedAF over FedAvg in points, by images per class")
 
     def _domains_drawn(self) -> list[str]:
         paths = [self.pictures / f"tsne-{name}.png" for name in FEATURE_SKEW]
         there = [self._shown(path, f"t-SNE of features, {path.stem}") for path in paths if path.is_file()]
         note = (
-            "t-SNE of features of test images, a colour for each domain. The paper takes an ImageNet ResNet50; these "
-            "are features of our ConvNet, trained on all domains together, unless a network was named."
+            "t-SNE of the features of test images, one colour per domain. The paper uses an ImageNet ResNet50. These "
+            "are features of our ConvNet, trained on all domains together, unless another network was given."
         )
         return ["## Features by domain", note, *there] if there else []
 
@@ -186,7 +186,7 @@ class Report:
             f"- {setting}: " + ", ".join(f"{name} ({', '.join(seeds)})" for name, seeds in by_name.items())
             for setting, by_name in by_setting.items()
         ]
-        return ["## Open cells", "Not run yet, with their seeds:", "\n".join(lines)] if lines else []
+        return ["## Open cells", "Cells that were not run yet, with their seeds:", "\n".join(lines)] if lines else []
 
     def _mismatches(self) -> list[str]:
         seen: set[tuple[Any, ...]] = set()  # a row may stand in several tables
@@ -201,8 +201,8 @@ class Report:
                     lines.append(f"- {row.label}{where}: {how} ({seeds})")
                     seen.add(what)
         rule = (
-            "Too far from the paper: accuracy by more than twice its standard deviation (by two points where it gives "
-            "none), uploads by more than a tenth, rounds by any."
+            "Listed are accuracies that differ by more than twice the paper's standard deviation (by two points if it "
+            "gives none), uploads that differ by more than a tenth, and rounds that differ at all."
         )
         return [rule, "\n".join(lines)] if lines else []
 
@@ -226,23 +226,34 @@ def render(
     device: str = "auto",
     features: str | None = None,
 ) -> list[str]:
-    """Write the report and its pictures into ``docs``, and return what to tell about it. Only t-SNE needs data: without
-    ``data_dir`` its pictures stay as they are."""
+    """Write the report and its figures.
+
+    Args:
+        results: Folder of finished runs.
+        docs: Folder of the report.
+        made: The tables; by default all.
+        data_dir: Folder of the data sets, for t-SNE of domains; without it these figures stay as they are.
+        device: Where the network for t-SNE is trained.
+        features: ``module:factory`` of a network to use instead.
+
+    Returns:
+        Lines for the terminal.
+    """
     report = Report(Archive(results), made if made is not None else list(tables(SEEDS).values()), docs)
     docs.mkdir(parents=True, exist_ok=True)
     for name in FEATURE_SKEW:
-        report.said.append(_draw_domains(name, report.picture(f"tsne-{name}"), data_dir, device, features))
+        report.messages.append(_draw_domains(name, report.picture(f"tsne-{name}"), data_dir, device, features))
     write_atomically(docs / REPORT, report.text())
-    return [*report.said, f"The report is {docs / REPORT}, its pictures are in {report.pictures}."]
+    return [*report.messages, f"The report is {docs / REPORT}; its figures are in {report.pictures}."]
 
 
 def _draw_domains(name: str, path: Path, data_dir: Path | None, device: str, features: str | None) -> str:
     if data_dir is None or catalog.locate(name, data_dir) is None:
-        kept = f"{path.name} stays as it is" if path.is_file() else f"{path.name} is not drawn"
-        why = "no --data-dir is given" if data_dir is None else f"{shown(name)} is not in {data_dir}"
-        return f"{kept}, as {why}."
+        kept = "was not changed" if path.is_file() else "was not drawn"
+        why = "no --data-dir was given" if data_dir is None else f"{shown(name)} is not in {data_dir}"
+        return f"{path.name} {kept}, because {why}."
     from fedaf.reproduce.domain_features import domain_map
 
     points, domains, names = domain_map(name, data_dir, device=device, backbone=features)
     paper_figures.scatter(points, domains, names, path, title=f"features of {shown(name)} by domain")
-    return f"{path.name} is drawn."
+    return f"{path.name} was drawn."

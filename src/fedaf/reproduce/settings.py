@@ -1,4 +1,4 @@
-"""The table of settings: what the paper leaves open, tried on held-out training images."""
+"""The table of settings: choices that the paper leaves open, tried on held-out training images."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,21 +7,21 @@ from fedaf.config.presets import AUGMENT
 from fedaf.reproduce.cells import Cell, Line, Section, Table
 
 _HELD_OUT_SEED = 100  # and above
-_HELD_OUT_ROUNDS = 7  # after which the first choices of a run show
+_HELD_OUT_ROUNDS = 7  # enough to see the effect of a setting
 
 
 def settings() -> Table:
-    """Choices that the paper leaves open, with seeds and on images that no other table has."""
+    """Return the table of settings. Its seeds and its test images are used by no other table."""
     five = tuple(name for name in AUGMENT if name not in ("rotate", "saturation"))
-    as_it_is = "as in every other table"
+    as_it_is = "the setting of all other tables"
     to_the_end = [
         _held_out("cifar10", "chosen", as_it_is, rounds=20),
-        _held_out("cifar10", "clip1", "gradients of the images clipped at 1", {"image_clip": 1.0}, rounds=20),
-        _held_out("cifar10", "fresh", "images start anew in each round", {"continue_images": False}, rounds=20),
+        _held_out("cifar10", "clip1", "image gradients clipped at 1", {"image_clip": 1.0}, rounds=20),
+        _held_out("cifar10", "fresh", "new starting images each round", {"continue_images": False}, rounds=20),
     ]
     cifar10 = [
         *to_the_end,
-        _held_out("cifar10", "clip2", "gradients of the images clipped at 2", {"image_clip": 2.0}),
+        _held_out("cifar10", "clip2", "image gradients clipped at 2", {"image_clip": 2.0}),
         _held_out("cifar10", "augment0", "no augmentation", augment=()),
         _held_out("cifar10", "augment5", "augmentation without rotation and saturation", augment=five),
         _held_out("cifar10", "augment8", "augmentation with cutout too", augment=(*AUGMENT, "cutout")),
@@ -29,21 +29,21 @@ def settings() -> Table:
         _held_out("cifar10", "mean20", "images start from means of 20", {"init_mean_of": 20}),
         _held_out("cifar10", "momentum", "momentum 0.5 for the images", {"image_momentum": 0.5}),
         _held_out("cifar10", "sum", "LGKM as a sum over classes", {"lgkm_reduction": "sum"}),
-        _held_out("cifar10", "batch", "BatchNorm with statistics of the batch", {"bn_mode": "batch"}),
+        _held_out("cifar10", "batch", "BatchNorm with batch statistics", {"bn_mode": "batch"}),
     ]
     cifar100 = [
         _held_out("cifar100", "chosen", as_it_is),
         _held_out("cifar100", "mean10", "images start from means of 10", {"init_mean_of": 10}),
-        _held_out("cifar100", "fresh", "images start anew in each round", {"continue_images": False}),
+        _held_out("cifar100", "fresh", "new starting images each round", {"continue_images": False}),
         _held_out(
-            *("cifar100", "fresh-mean10", "images start anew in each round, from means of 10"),
+            *("cifar100", "fresh-mean10", "new starting images each round, from means of 10"),
             {"continue_images": False, "init_mean_of": 10},
         ),
     ]
     fashionmnist = [
         _held_out("fashionmnist", "chosen", as_it_is),
-        _held_out("fashionmnist", "fresh", "images start anew in each round", {"continue_images": False}),
-        _held_out("fashionmnist", "flip", "images flipped", augment=("flip",), rounds=12),
+        _held_out("fashionmnist", "fresh", "new starting images each round", {"continue_images": False}),
+        _held_out("fashionmnist", "flip", "flips only", augment=("flip",), rounds=12),
         _held_out("fashionmnist", "augment7", "augmentation of CIFAR-10", augment=tuple(AUGMENT)),
         _held_out("fashionmnist", "mean5", "images start from means of 5", {"init_mean_of": 5}),
         _held_out("fashionmnist", "mean20", "images start from means of 20", {"init_mean_of": 20}),
@@ -53,19 +53,19 @@ def settings() -> Table:
         _held_out("fashionmnist", "without-lgkm", "without LGKM", {"lgkm": False}),
     ]
     small = [
-        _small("fedaf", "gamma0.9", "FedAF as elsewhere", {}),
+        _small("fedaf", "gamma0.9", "FedAF, default", {}),
         _small("fedaf", "augment0", "FedAF, no augmentation", {}, augment=()),
         _small("fedaf", "mean5", "FedAF, images start from means of 5", {"init_mean_of": 5}),
         _small("fedaf", "mean20", "FedAF, images start from means of 20", {"init_mean_of": 20}),
-        _small("fedaf", "fresh", "FedAF, images start anew in each round", {"continue_images": False}),
-        _small("fedaf", "batch", "FedAF, BatchNorm with statistics of the batch", {"bn_mode": "batch"}),
+        _small("fedaf", "fresh", "FedAF, new starting images each round", {"continue_images": False}),
+        _small("fedaf", "batch", "FedAF, BatchNorm with batch statistics", {"bn_mode": "batch"}),
         _small("fedaf", "momentum", "FedAF, momentum 0.5 for the images", {"image_momentum": 0.5}),
-        _small("fedaf", "clip1", "FedAF, gradients of the images clipped at 1", {"image_clip": 1.0}),
+        _small("fedaf", "clip1", "FedAF, image gradients clipped at 1", {"image_clip": 1.0}),
         _small("fedaf", "sum", "FedAF, LGKM as a sum over classes", {"lgkm_reduction": "sum"}),
         _small("fedaf", "gamma0.7", "FedAF, gamma 0.7", {"gamma": 0.7}),
         _small("fedaf", "gamma0.5", "FedAF, gamma 0.5", {"gamma": 0.5}),
         _small("feddm", "rho1.6", "FedDM, distance 1.6", {"rho": 1.6}),
-        _small("feddm", "rho5", "FedDM as elsewhere, distance 5", {}),
+        _small("feddm", "rho5", "FedDM, default (distance 5)", {}),
         _small("feddm", "rho10", "FedDM, distance 10", {"rho": 10.0}),
     ]
     rounds, of = _HELD_OUT_ROUNDS, "alpha 0.02"
@@ -77,12 +77,12 @@ def settings() -> Table:
         Section("settings-small", f"CIFAR-10, {of}, small, 5 rounds", tuple(small)),
     )
     note = (
-        "What the paper leaves open, one choice at a time: accuracy of FedAF on 5,000 training images that nobody "
-        f"trained on, with seeds from {_HELD_OUT_SEED} on, which no other table has. Upload and copy audit are of the "
-        "whole run, which may be longer. Differences below a point or two may be chance. The last part is small enough "
-        "for a CPU (32 channels, IPC 10, 80 steps with 64 real images a class, 150 epochs of the server with a "
-        "learning rate of 0.01 and batches of 64); its last rows are about how far the networks that images are "
-        "condensed under are from the global model."
+        "Choices that the paper leaves open, one at a time: accuracy of FedAF on 5,000 held-out training images, with "
+        f"seeds of {_HELD_OUT_SEED} and above, which no other table uses. Upload and copy audit are those of the whole "
+        "run, which may be longer. Differences below one or two points may be noise. The runs of the last section are "
+        "small enough for a CPU (32 channels, IPC 10, 80 steps with 64 real images per class, 150 server epochs with a "
+        "learning rate of 0.01 and a batch size of 64). Its last rows vary the distance between the global model and "
+        "the networks that are used for condensation."
     )
     return Table("settings", "Settings", note, sections)
 
@@ -110,7 +110,7 @@ def _held_out(
 def _small(
     method: str, name: str, label: str, options: Mapping[str, Any], augment: tuple[str, ...] | None = None
 ) -> Line:
-    """Minutes on a CPU."""
+    """A line of small runs, minutes each on a CPU."""
     condensing = {"ipc": 10, "local_steps": 80, "real_batch": 64}
     server = {"server_epochs": 150, "server_lr": 0.01, "server_batch": 64}
     choices = {**condensing, **server, **options}

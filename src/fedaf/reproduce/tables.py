@@ -1,4 +1,4 @@
-"""The paper's tables: every run they need, and the number the paper prints."""
+"""The paper's tables: the runs they need and the numbers the paper reports."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,18 +19,18 @@ LABEL_SKEW = ("cifar10", "cifar100", "fashionmnist")
 FEATURE_SKEW = ("domainnet", "pacs")
 ALPHAS = (0.02, 0.05, 0.1)
 SEEDS = (0, 1, 2)
-TARGET = 60.0  # per cent, of the paper's sentence on convergence
+TARGET = 60.0  # per cent; the paper's statement on convergence
 
 
 @cache
 def paper() -> dict[str, Any]:
-    """The paper's numbers by table."""
+    """Return the paper's numbers by table."""
     found: dict[str, Any] = json.loads(files("fedaf.reproduce").joinpath("paper.json").read_text())
     return {name: table["values"] for name, table in found.items()}
 
 
 def tables(seeds: Sequence[int] = SEEDS) -> dict[str, Table]:
-    """All tables by name, in the order of the report; that of settings has seeds of its own."""
+    """Return all tables by name, in the order of the report. The table ``settings`` has its own seeds."""
     made = [*(make(tuple(seeds)) for make in _TABLES), settings()]
     return {table.name: table for table in made}
 
@@ -41,7 +41,7 @@ def _line(variant: str, cells: Iterable[Cell], values: Any = None, label: str | 
 
 
 def _standard(dataset: str, alpha: float | None, seeds: Sequence[int], **more: Any) -> Iterator[tuple[str, list[Cell]]]:
-    """The eight methods and the controls."""
+    """Yield the eight methods and the controls, with their cells."""
     for method in METHODS:
         yield method, [Cell(dataset, alpha, method, seed, **more) for seed in seeds]
     for name, options in CONTROLS.items():
@@ -61,8 +61,8 @@ def _label_skew(seeds: tuple[int, ...]) -> Table:
     return Table(
         "label-skew",
         "Label skew (Table 1)",
-        "Ten clients, ConvNet, 20 rounds, IPC 50; the best round on the test split. The controls are FedAF's exchange "
-        "at the same bytes without condensation: what such an upload is worth by itself.",
+        "Ten clients, ConvNet, 20 rounds, IPC 50; the best round on the test split. The controls upload as many bytes "
+        "as FedAF without condensing: they show what such an upload is worth by itself.",
         tuple(section(dataset, alpha) for dataset in LABEL_SKEW for alpha in ALPHAS),
     )
 
@@ -77,9 +77,9 @@ def _feature_skew(seeds: tuple[int, ...]) -> Table:
     return Table(
         "feature-skew",
         "Feature skew (Table 2)",
-        "A client for each domain, 64 x 64, ConvNet, 10 rounds, IPC 20; accuracy by domain in the round with the best "
-        "average. PACS stands in for DomainNet where its images are not to be had: other pictures, so no number of the "
-        "paper stands beside it.",
+        "One client per domain, 64 x 64 images, ConvNet, 10 rounds, IPC 20; accuracy by domain in the round with the "
+        "best average. PACS replaces DomainNet where its images are not available. Its images are different, so there "
+        "is no number of the paper to compare with.",
         tuple(
             Section(dataset, shown(dataset), tuple(line(dataset, *each) for each in _standard(dataset, None, seeds)))
             for dataset in FEATURE_SKEW
@@ -118,19 +118,19 @@ def _core_designs(seeds: tuple[int, ...]) -> Table:
         ]
         return Section(f"core-designs-alpha{alpha:g}", f"CIFAR-10, alpha {alpha:g}", tuple(lines))
 
-    note = "CIFAR-10, 20 rounds: FedAF without one of its two parts, and FedDM, which has neither."
+    note = "CIFAR-10, 20 rounds: FedAF without one of its two parts, and FedDM, which has neither part."
     return Table("core-designs", "Core designs", note, tuple(section(alpha) for alpha in ALPHAS))
 
 
 def _gamma(seeds: tuple[int, ...]) -> Table:
     def cells(gamma: float) -> list[Cell]:
-        if gamma == 0.9:  # the first rounds of the run that other tables have
+        if gamma == 0.9:  # the first rounds of the run that is in other tables
             return [Cell("cifar10", 0.1, "fedaf", seed) for seed in seeds]
         options = (("gamma", gamma),)
         return [Cell("cifar10", 0.1, f"fedaf-gamma{gamma:g}", seed, options, rounds=10) for seed in seeds]
 
     lines = [_line("fedaf", cells(float(g)), value, f"gamma {g}") for g, value in paper()["gamma"].items()]
-    note = "FedAF on CIFAR-10, the best of the first ten rounds; the paper gives one number each."
+    note = "FedAF on CIFAR-10, the best of the first ten rounds; the paper gives one number for each gamma."
     section = Section("gamma", "CIFAR-10, alpha 0.1", tuple(lines), within=10)
     return Table("gamma", "Re-sampling", note, (section,))
 
@@ -145,12 +145,12 @@ def _resnet18(seeds: tuple[int, ...]) -> Table:
         ]
         return Section(f"resnet18-alpha{alpha:g}", f"CIFAR-10, alpha {alpha:g}", tuple(lines))
 
-    note = "ResNet18 on CIFAR-10, 20 rounds, everything else as for the ConvNet."
+    note = "ResNet18 on CIFAR-10, 20 rounds; all other settings are those of the ConvNet."
     return Table("resnet18", "ResNet18", note, tuple(section(alpha) for alpha in ALPHAS))
 
 
 def _communication(seeds: tuple[int, ...]) -> Table:
-    """Bytes need no training: a round without condensation; FedAF's do not depend on the model, so that is small."""
+    """Uploads are counted without training, in one short round; FedAF's do not depend on the model, so it is small."""
     printed = paper()["communication"]
     of_fedaf = (("local_steps", 0), ("server_epochs", 1))
     plain: tuple[str, Any] = ("training.augment", ())
@@ -169,8 +169,8 @@ def _communication(seeds: tuple[int, ...]) -> Table:
 
     lines = [*map(fedavg, printed["fedavg"]), *(fedaf(dataset, alpha) for dataset in LABEL_SKEW for alpha in ALPHAS)]
     note = (
-        "MiB that a client uploads in a round, IPC 50, counted from the messages of one round. FedAF's upload is the "
-        "same for every model and however long it condenses; FedAvg's is the model, here for images of 32 x 32."
+        "Upload per client and round in MiB, IPC 50, counted from the messages of one round. FedAF's upload does not "
+        "depend on the model or the number of steps; FedAvg's is the model, here for images of 32 x 32."
     )
     return Table("communication", "Communication", note, (Section("communication", "", tuple(lines)),), "upload")
 
@@ -180,7 +180,7 @@ def _convergence(seeds: tuple[int, ...]) -> Table:
         _line(method, [Cell("cifar10", 0.02, method, seed) for seed in seeds], rounds)
         for method, rounds in paper()["convergence"].items()
     ]
-    note = f"CIFAR-10, alpha 0.02: rounds until the accuracy, as the mean over the seeds, reaches {TARGET:g} %."
+    note = f"CIFAR-10, alpha 0.02: rounds until the accuracy, averaged over seeds, reaches {TARGET:g} %."
     return Table("convergence", "Convergence", note, (Section("convergence", "", tuple(lines)),), "rounds")
 
 
