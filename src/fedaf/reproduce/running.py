@@ -6,6 +6,7 @@ Finished cells are skipped, interrupted ones are continued, and a cell that fail
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from fedaf.reproduce.pace import Pace
 from fedaf.runs import estimate, experiment
 from fedaf.runs.experiment import Experiment
 from fedaf.sweep.budget import Budget, BudgetObserver, BudgetSpent
+from fedaf.sweep.mps import shared_gpu
 from fedaf.sweep.workers import Report, run_in_workers
 
 log = logging.getLogger(__name__)
@@ -134,17 +136,19 @@ class Reproduction:
             place = f"{cells.index(cell) + 1}/{len(cells)} {cell.directory} ({self.time_left(tally.left)})"
             audience.say(f"{place}, {line}" if line else place)
 
-        work = CellWork(self.places, budget, max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else None)
-        reports = (
-            self._one_by_one(cells, work, announce, audience)
-            if jobs == 1
-            else run_in_workers(cells, work, workers=jobs, stop=lambda: budget.spent)
-        )
-        for report in reports:
-            if report.line is not None:
-                announce(report.task, report.line)
-            elif not isinstance(report.error, BudgetSpent):
-                self._count(report, tally, audience.say)
+        with ExitStack() as stack:
+            if jobs == 1:
+                reports = self._one_by_one(cells, CellWork(self.places, budget), announce, audience)
+            else:
+                if resolve_device(self.places.device).type == "cuda":
+                    stack.enter_context(shared_gpu())
+                work = CellWork(self.places, budget, threads=max(1, (os.cpu_count() or 1) // jobs))
+                reports = run_in_workers(cells, work, workers=jobs, stop=lambda: budget.spent)
+            for report in reports:
+                if report.line is not None:
+                    announce(report.task, report.line)
+                elif not isinstance(report.error, BudgetSpent):
+                    self._count(report, tally, audience.say)
         return tally
 
     def _one_by_one(

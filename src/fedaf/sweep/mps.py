@@ -1,0 +1,48 @@
+"""CUDA MPS, which lets the kernels of several processes run on one GPU at the same time.
+
+Without it the GPU switches between processes, and several runs at once take as long as one after the other.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger(__name__)
+
+_CONTROL = "nvidia-cuda-mps-control"
+_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+@contextmanager
+def shared_gpu() -> Iterator[None]:
+    """Start an MPS daemon of our own for the processes that are started in the block, and stop it afterwards.
+
+    A daemon that the user has started (``CUDA_MPS_PIPE_DIRECTORY`` is set) is used as it is. Where MPS is not available
+    the block runs without it, after a warning.
+    """
+    if _PIPE in os.environ:
+        yield
+        return
+    if shutil.which(_CONTROL) is None:
+        log.warning("CUDA MPS is not available (%s is not installed): several runs at once are no faster", _CONTROL)
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="fedaf-mps-") as folder:
+        settings = {_PIPE: folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        started = subprocess.run([_CONTROL, "-d"], env={**os.environ, **settings}, capture_output=True, text=True)
+        if started.returncode:
+            reason = (started.stderr or started.stdout).strip()
+            log.warning("CUDA MPS could not be started (%s): several runs at once are no faster", reason)
+            yield
+            return
+        os.environ |= settings
+        try:
+            yield
+        finally:
+            subprocess.run([_CONTROL], input="quit\n", text=True, capture_output=True, check=False, timeout=60)
+            for name in settings:
+                del os.environ[name]
