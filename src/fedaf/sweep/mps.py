@@ -33,9 +33,10 @@ def shared_gpu() -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory(prefix="fedaf-mps-") as folder:
         settings = {_PIPE: folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        started = subprocess.run([_CONTROL, "-d"], env={**os.environ, **settings}, capture_output=True, text=True)
-        if started.returncode:
-            reason = (started.stderr or started.stdout).strip()
+        environment = {**os.environ, **settings}
+        done = subprocess.run([_CONTROL, "-d"], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = (done.stderr or done.stdout).strip()
             log.warning("CUDA MPS could not be started (%s): several runs at once are no faster", reason)
             yield
             return
