@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from fedaf.models.backbone import Backbone
 from fedaf.models.convnet import NORMS, ConvNet
 from fedaf.models.footprint import pass_bytes
-from fedaf.models.registry import build
 from fedaf.models.resnet import ResNet18
 from fedaf.models.weights import initialise
 from fedaf.protocol import Key, Task, UserError
+from support.zoo import build
 
 CPU = torch.device("cpu")
 TASK = Task("tiny", 1, 4, 4, 3, mean=(0.5,), std=(0.25,))

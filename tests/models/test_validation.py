@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaf.models import custom as own
-from fedaf.models.registry import build
 from fedaf.models.validation import validate
 from fedaf.models.weights import initialise
 from fedaf.protocol import Architecture, Key, Task, UserError
 from support import zoo
+from support.zoo import build
 
 TASK = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
 

@@ -13,15 +13,16 @@ from fedaf.bench import reference as reference
 from fedaf.bench.timing import Action
 from fedaf.condensation.condenser import Condensation, Job, Objective, Room, condense
 from fedaf.condensation.resampling import Blended
+from fedaf.config.settings import ModelTable
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules, play_round
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.models import registry as models
+from fedaf.models import builtin
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
-from fedaf.protocol import Architecture, FedafError, Key, Shard, Task
+from fedaf.protocol import FedafError, Key, Shard, Task
 from fedaf.training.fit import Training
 from fedaf.transports.local import LocalTransport
 
@@ -62,8 +63,8 @@ class Work:
             server_epochs=scale.round_epochs,
             server_batch=scale.server_batch,
         )
-        build = partial(models.build, "convnet", self.task, depth=3, width=scale.filters, norm="batch")
-        self.method = FedAF(self.options, self.task, Architecture(build))
+        table = ModelTable(width=scale.filters)
+        self.method = FedAF(self.options, self.task, builtin.architecture("convnet", self.task, table))
 
     def our_condensation(self, split: Split) -> Action:
         """A block of steps of all clients, under fresh networks."""
