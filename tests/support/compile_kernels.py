@@ -44,7 +44,7 @@ def main(capability: int, channels: int, dtype: torch.dtype) -> None:
 
     from fedaf.kernels import pixels as pixel_kernels
     from fedaf.kernels.blocks import Running
-    from fedaf.models.block import Block, FirstBlock, Frame, Normalisation
+    from fedaf.kernels.launch import Block, FirstBlock, Frame, Normalisation
 
     def vector() -> torch.Tensor:
         return torch.rand(channels)

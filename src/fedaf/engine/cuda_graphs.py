@@ -16,7 +16,7 @@ import torch
 
 from fedaf.engine.eager import EagerEngine
 from fedaf.engine.precision import settings
-from fedaf.models import fused
+from fedaf.kernels import fused
 
 log = logging.getLogger(__name__)
 

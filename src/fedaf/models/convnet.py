@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.models import fused
+from fedaf.kernels import fused
 from fedaf.models.builtin import ModelOptions
 from fedaf.protocol import Task, UserError
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedaf.models import fused
+from fedaf.kernels import fused
 from fedaf.models.convnet import ConvNet
 
 pytest.importorskip("triton")
