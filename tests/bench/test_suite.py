@@ -1,4 +1,4 @@
-"""``fedaf bench``: ours and the reference do the same work, and the figures are what they say."""
+"""``fedaf bench``: ours and the reference do the same work, and the figures are correct."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaf.bench import reference as reference
+from fedaf.bench import reference
 from fedaf.bench import timing as bench_timing
 from fedaf.bench.suite import Benchmark, Figures, forward_flop
 from fedaf.bench.timing import MemoryMeter, Peaks, Timing, interleaved, measure_peaks
@@ -32,7 +32,7 @@ NAMES = ["condense/client", "condense/pairs", "server/step", "local/step", "roun
 
 
 def plain_network(seed: int) -> reference.PlainConvNet:
-    """With running statistics that are not those of a new network."""
+    """Make a network whose running statistics differ from those of a new one."""
     with Key(seed).seeded():
         network = reference.new_network(TASK, filters=FILTERS, device=CPU)
         for name, statistic in network.named_buffers():
@@ -119,10 +119,10 @@ def test_reference_and_ours_train_alike(monkeypatch):
         torch.testing.assert_close(plain.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 
-def test_the_variations_of_the_reference_are_as_strong_as_ours():
+def test_the_augmentation_of_the_reference_is_as_strong_as_ours():
     left, right = torch.ones(3, 16, 8), -torch.ones(3, 16, 8)
     images = torch.cat([left, right], 2).expand(3000, -1, -1, -1)
-    names = reference.VARIATIONS
+    names = reference.AUGMENTATION
     with Key(0).seeded():
         ours = augment(images, names, variations(names, torch.rand(len(images), draws_of(names))))
         plain = reference.augment(images)
@@ -233,15 +233,15 @@ def test_one_group_is_measured_alone(call, tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["sever"], ["'sever'", "did you mean", "'server'", "condense"]),
-        (["--device", "tpu"], ["'tpu'", "auto, cpu"]),
-        (["--engine", "fast"], ["'fast'", "auto, eager, compiled"]),
-        (["--engine", "compiled", "--device", "cpu"], ["'compiled'", "cpu"]),
-        (["--precision", "fp8"], ["'fp8'", "bf16"]),
-        (["--precision", "bf16", "--device", "cpu"], ["'bf16'", "cpu"]),
+        (["sever"], ["'sever'", "'server'", "condense", "[FEDAF-BENCH-UNKNOWN]"]),
+        (["--device", "tpu"], ["'tpu'", "auto, cpu", "[FEDAF-DEVICE-UNKNOWN]"]),
+        (["--engine", "fast"], ["'fast'", "eager, cuda-graphs", "[FEDAF-ENGINE-UNKNOWN]"]),
+        (["--engine", "cuda-graphs", "--device", "cpu"], ["'cuda-graphs'", "cpu", "[FEDAF-ENGINE-DEVICE]"]),
+        (["--precision", "fp8"], ["'fp8'", "bf16", "[FEDAF-ENGINE-PRECISION]"]),
+        (["--precision", "bf16", "--device", "cpu"], ["'bf16'", "cpu", "[FEDAF-ENGINE-DEVICE]"]),
         (["--repeats", "0"], ["--repeats", "0"]),
         (["--threads", "0"], ["--threads", "0"]),
-        (["--json", "nowhere/figures.json"], ["nowhere/figures.json", "folder"]),
+        (["--json", "nowhere/figures.json"], ["nowhere/figures.json", "[FEDAF-BENCH-FILE]"]),
     ],
 )
 def test_bad_arguments_are_one_sentence(call, args, words):
