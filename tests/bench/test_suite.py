@@ -131,7 +131,7 @@ def test_the_augmentation_of_the_reference_is_as_strong_as_ours():
         assert float(measure(plain).std()) == pytest.approx(float(measure(ours).std()), abs=0.1)
 
 
-def test_ours_and_the_reference_take_turns_on_the_clock_and_medians_are_told(monkeypatch):
+def test_ours_and_the_reference_are_timed_in_turn_and_medians_are_returned(monkeypatch):
     calls: list[str] = []
     seconds = {"ours": iter([1, 9, 2]), "reference": iter([7, 4, 4])}
     clock = 0
@@ -194,15 +194,15 @@ def test_peaks_count_two_operations_for_each_product_and_bytes_read_and_written(
     assert measure_peaks(CPU, torch.float32, side=8, copied=100) == Peaks(flop=2 * 2 * 8**3, bytes=2 * 200)
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells")
-def test_memory_on_a_cpu_is_that_needed_at_most_since_then():
-    torch.ones(100 << 20, dtype=torch.uint8)  # freed at once, as what is so large always is
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux reports it")
+def test_memory_on_a_cpu_is_the_peak_since_the_meter_was_created():
+    torch.ones(100 << 20, dtype=torch.uint8)  # freed at once, as large blocks are
     meter = MemoryMeter(CPU)
     torch.ones(60 << 20, dtype=torch.uint8)
     assert meter.read() == pytest.approx(60 << 20, rel=0.2)
 
 
-def test_memory_that_cannot_be_told_is_not_told(monkeypatch):
+def test_memory_is_none_if_the_platform_does_not_report_it(monkeypatch):
     monkeypatch.setattr(bench_timing, "_reset_peak", lambda: False)
     assert MemoryMeter(CPU).read() is None
 
@@ -219,8 +219,8 @@ def test_the_command_prints_a_table_and_writes_every_figure(call, tmp_path):
         assert record["memory_mb"] is None or record["memory_mb"] > 0
         assert record["device"] == "cpu"
         assert record["name"] in out
-    for said in ("engine eager", "precision fp32", "threads 1", f"torch {torch.__version__}", "TFLOP/s", "GB/s"):
-        assert said in out
+    for text in ("engine eager", "precision fp32", "threads 1", f"torch {torch.__version__}", "TFLOP/s", "GB/s"):
+        assert text in out
 
 
 def test_one_group_is_measured_alone(call, tmp_path):

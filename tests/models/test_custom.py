@@ -121,7 +121,7 @@ def test_a_module_a_factory_and_its_name_give_the_same_run():
         assert_equal(by_name, other)
 
 
-def test_a_factory_that_gives_the_same_module_each_time_does_no_harm():
+def test_a_factory_may_return_the_same_module_each_time():
     shared = zoo.mlp(1, 8, 10)
     before = copy.deepcopy(shared.state_dict())
     result = fedaf.run(**{**RUN, "rounds": 1}, **FEDAVG, model=lambda *_: shared)
@@ -147,7 +147,7 @@ def seen_by_a_factory(tmp_path: Path, shape: tuple[int, ...]) -> list:
 
 
 @pytest.mark.parametrize(("shape", "arguments"), [((6, 6, 3), (3, 6, 4)), ((5, 7), (1, (5, 7), 4))])
-def test_a_factory_is_told_channels_size_and_classes(tmp_path, shape, arguments):
+def test_a_factory_is_called_with_channels_size_and_classes(tmp_path, shape, arguments):
     assert set(seen_by_a_factory(tmp_path, shape)) == {arguments}
 
 
@@ -158,7 +158,7 @@ def custom_experiment(model, **table):
     return prepare(configuration.build(tables), model=model)
 
 
-def test_weights_are_fresh_from_the_seed_unless_they_are_to_be_kept():
+def test_weights_are_drawn_from_the_seed_unless_keep_weights_is_set():
     module = zoo.mlp(1, 8, 10)
     fresh = custom_experiment(module).method.initial(Key(3)).model
     assert_equal(fresh, initialise(zoo.mlp(1, 8, 10), Key(3).derive("model")).state_dict())
@@ -168,14 +168,14 @@ def test_weights_are_fresh_from_the_seed_unless_they_are_to_be_kept():
     assert_equal(kept.initial(Key(3)).model, module.state_dict())
 
 
-def test_resampling_draws_fresh_weights_where_the_first_are_kept():
+def test_resampling_draws_fresh_weights_even_with_keep_weights():
     module = zoo.mlp(1, 8, 10)
     method = custom_experiment(module, keep_weights=True).method
     drawn = FreshWeights(method.build_model(Key(3)))(Key(4))
     assert not torch.equal(drawn["1.weight"], module[1].weight)
 
 
-def test_what_a_factory_draws_beside_kept_weights_follows_from_the_seed():
+def test_random_numbers_of_a_factory_follow_from_the_seed():
     torch.manual_seed(1)
     first = custom_experiment(zoo.mlp, keep_weights=True).method.initial(Key(0)).model
     torch.manual_seed(2)
@@ -196,7 +196,7 @@ def test_a_run_with_a_model_from_python_is_resumed_from_python(tmp_path, call):
     assert fedaf.resume(out, model=zoo.dropout).curve == whole.curve
 
 
-def test_a_model_from_python_for_a_run_that_names_its_own_is_refused(tmp_path):
+def test_a_model_from_python_for_a_run_with_a_named_model_is_refused(tmp_path):
     fedaf.run(**{**RUN, "rounds": 1}, **FEDAVG, model="support.zoo:mlp", out=tmp_path / "run")
     with raises("FEDAF-MODEL-CONFLICT") as error:
         fedaf.resume(tmp_path / "run", model=zoo.mlp)
@@ -206,7 +206,7 @@ def test_a_model_from_python_for_a_run_that_names_its_own_is_refused(tmp_path):
     assert "'convnet'" in str(error.value)
 
 
-def test_what_is_neither_name_nor_module_nor_factory_is_refused():
+def test_anything_but_a_name_a_module_or_a_factory_is_refused():
     with raises("FEDAF-MODEL-TYPE"):
         fedaf.run(**RUN, model=3)
 
@@ -266,7 +266,7 @@ def test_a_model_that_cannot_be_built_is_one_sentence(call, tmp_path, name, erro
 
 
 @pytest.mark.parametrize("name", ["convnet", "resnet18"])
-def test_kept_weights_of_a_model_that_has_none_are_refused(call, name):
+def test_keep_weights_is_refused_for_built_in_models(call, name):
     code, _, err = call("run", *SMALL, "--model", name, "--set", "model.keep_weights=true")
     assert_refused(code, err, "FEDAF-MODEL-KEEP-WEIGHTS", ["model.keep_weights", name])
 

@@ -53,21 +53,21 @@ def test_convnet_takes_odd_sizes_with_every_norm(height: int, width: int, norm: 
     assert model(torch.randn(3, 2, height, width)).shape == (3, 5)
 
 
-def test_the_norm_is_the_one_asked_for() -> None:
+def test_the_norm_option_selects_the_layer() -> None:
     kinds = {norm: {type(m) for m in ConvNet(1, 8, 8, 2, filters=4, norm=norm).features} for norm in NORMS}
     assert nn.BatchNorm2d in kinds["batch"]
     assert nn.GroupNorm in kinds["instance"]
     assert not {nn.BatchNorm2d, nn.GroupNorm} & kinds["none"]
 
 
-def test_instance_norm_normalises_each_image_and_channel_alone() -> None:
+def test_instance_norm_normalises_each_image_and_channel_separately() -> None:
     norm = ConvNet(1, 8, 8, 2, filters=4, norm="instance").features[1]
     maps = 3 + 5 * torch.randn(2, 4, 6, 6, generator=Key(0).torch())
     torch.testing.assert_close(norm(maps).mean((2, 3)), torch.zeros(2, 4), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("height", "width", "depth"), [(7, 32, 3), (32, 7, 3), (8, 8, 4)])
-def test_a_depth_the_images_do_not_allow_is_a_user_error_naming_depth(height: int, width: int, depth: int) -> None:
+def test_a_depth_too_large_for_the_images_is_a_user_error(height: int, width: int, depth: int) -> None:
     with raises("FEDAF-MODEL-DEPTH") as error:
         ConvNet(3, height, width, 10, depth=depth)
     assert f"depth {depth}" in str(error.value)
@@ -118,7 +118,7 @@ def test_resnet_convolutions_are_initialised_by_fan_out() -> None:
 
 
 class OutOfOrder(nn.Module):
-    """Defined last to first: the classifier stands before the layer it follows."""
+    """Defines the classifier before the layer that it follows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def test_activation_bytes_count_every_layers_output_for_one_image() -> None:
 
 
 class Functional(nn.Module):
-    """Computes outside of layers: only the classifier is one."""
+    """Computes with functions; only the classifier is a layer."""
 
     def __init__(self) -> None:
         super().__init__()

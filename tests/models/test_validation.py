@@ -386,7 +386,7 @@ def test_validation_leaves_the_callers_generator_as_it_was():
 
 
 @pytest.mark.parametrize("name", zoo.ALL)
-def test_every_parameter_is_drawn_from_the_key_whatever_it_was_before(name):
+def test_every_parameter_is_drawn_from_the_key_and_not_from_its_old_value(name):
     first, second = (zoo.ALL[name](1, 8, 3) for _ in range(2))
     with torch.no_grad():
         for parameter in first.parameters():

@@ -26,7 +26,7 @@ def pixels(size: Size) -> int:
 
 
 class View(nn.Module):
-    """Flattens with ``view``, which wants its input laid out plainly in memory."""
+    """Flattens with ``view``, which needs contiguous input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1)
@@ -95,7 +95,7 @@ class LastFirst(nn.Module):
 
 
 class Functional(nn.Module):
-    """All but the last step is done by functions."""
+    """Computes with functions; only the last step is a layer."""
 
     def __init__(self, channels: int, size: Size, classes: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The engine for CUDA: each step is captured once as a CUDA graph and replayed, so that the GPU never waits for Python.
 
-In bf16 it also uses fedaf's own kernels for the layers that have one.
+In bf16 it also uses fedaf's kernels for the layers that have one.
 """
 
 import gc

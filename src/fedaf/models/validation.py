@@ -214,7 +214,7 @@ def _differ(logits: Tensor, others: Tensor) -> bool:
 def _guarded(
     step: Callable[..., Any], what: str, *arguments: Any, code: str, advice: str = "make that work first"
 ) -> Any:
-    """Call ``step``, and turn whatever a custom model raises into a ``UserError``."""
+    """Call ``step``, and turn any exception of a custom model into a ``UserError``."""
     try:
         return step(*arguments)
     except UserError:
