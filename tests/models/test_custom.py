@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 TASK = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
 RUN = {"dataset": "digits", "alpha": 0.3, "clients": 3, "rounds": 2, "device": "cpu"}
 FEDAF = {"method": "fedaf", "ipc": 5, "local_steps": 3, "real_batch": 8, "server_epochs": 2}
-FEDAVG = {"method": "fedavg", "local_epochs": 1}
+FEDAVG = {"method": "fedavg", "local_epochs": 1, "batch_size": 256}
 
 
 def final_model(out: Path) -> dict[str, Tensor]:
