@@ -15,8 +15,8 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
-from fedaf.models.registry import build
 from fedaf.protocol import Key, Shard, Task, Tensors
+from support.zoo import build
 
 CPU = torch.device("cpu")
 CLASSES = 3

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from fedaf.condensation.resampling import Blended, Perturbed
-from fedaf.models.registry import build
 from fedaf.models.weights import FreshWeights, initialise
 from fedaf.protocol import Key, Task
+from support.zoo import build
 
 TASK = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

@@ -1,4 +1,4 @@
-"""The same on a GPU. Skipped where there is none."""
+"""Runs on the eager engine on a GPU. Skipped without a GPU."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_on_cuda_all_clients_together_condense_the_same_images_as_one_at_a_time(
 
 @pytest.mark.parametrize("name", zoo.ALL)
 @every_method
-def test_own_models_run_on_cuda_and_repeat(name, method, options):
+def test_custom_models_run_on_cuda_and_repeat(name, method, options):
     settings = {
         **SMALL,
         "rounds": 1,

@@ -1,12 +1,15 @@
-"""Which engine and precision a run gets, and what it says of them."""
+"""The engine and precision of a run, and how its result reports them."""
+
+import logging
 
 import pytest
 import torch
 
 import fedaf
-from fedaf.engine import EagerEngine, make_engine
+from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.engine.precision import resolve_precision
-from fedaf.protocol import UserError
+from fedaf.engine.registry import ENGINES
+from support.errors import raises
 from support.small import SMALL
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -24,26 +27,57 @@ def test_on_a_cpu_the_engine_is_eager_and_exact():
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "sentence"),
+    ("engine", "precision", "code", "named"),
     [
-        ("compiled", "auto", "engine 'compiled' needs a CUDA device, and this run is on cpu; use auto or eager"),
-        ("fast", "auto", "unknown engine 'fast'; allowed is auto, eager, compiled"),
-        ("auto", "bf16", "precision 'bf16' needs a CUDA device, and this run is on cpu; use auto or fp32"),
-        ("eager", "tf32", "precision 'tf32' needs a CUDA device"),
-        ("auto", "fp8", "unknown precision 'fp8'; allowed is auto, fp32, tf32 or bf16"),
+        ("cuda-graphs", "auto", "FEDAF-ENGINE-DEVICE", "'cuda-graphs'"),
+        ("compiled", "auto", "FEDAF-ENGINE-DEVICE", "'compiled'"),
+        ("fast", "auto", "FEDAF-ENGINE-UNKNOWN", "eager, cuda-graphs"),
+        ("support.zoo:mlp", "auto", "FEDAF-ENGINE-TYPE", "'support.zoo:mlp'"),
+        ("auto", "bf16", "FEDAF-ENGINE-DEVICE", "'bf16'"),
+        ("eager", "tf32", "FEDAF-ENGINE-DEVICE", "'tf32'"),
+        ("auto", "fp8", "FEDAF-ENGINE-PRECISION", "auto, fp32, tf32, bf16"),
     ],
 )
-def test_what_this_device_cannot_do_is_refused_with_a_way_out(engine, precision, sentence):
-    with pytest.raises(UserError, match=sentence):
+def test_what_this_device_cannot_do_is_refused(engine, precision, code, named):
+    with raises(code) as error:
         make_engine(engine, CPU, precision=precision)
+    assert named in str(error.value)
 
 
-def test_without_the_fast_engine_a_gpu_computes_in_tf32():
-    assert resolve_precision("auto", CUDA, fast=False) == "tf32"
-    assert resolve_precision("fp32", CUDA, fast=True) == "fp32"
+@pytest.mark.parametrize(
+    ("device", "code"),
+    [("tpu", "FEDAF-DEVICE-UNKNOWN"), ("meta", "FEDAF-DEVICE-UNKNOWN"), ("cuda:99", "FEDAF-DEVICE-MISSING")],
+)
+def test_a_device_that_is_not_there_is_refused(device, code):
+    with raises(code) as error:
+        resolve_device(device)
+    assert repr(device) in str(error.value)
 
 
-def test_a_result_says_which_engine_and_precision_it_had():
+def test_the_old_name_of_an_engine_still_works_with_one_warning(caplog):
+    with caplog.at_level(logging.WARNING, "fedaf"):
+        assert ENGINES.find("compiled").name == "cuda-graphs"
+    assert len(caplog.records) == 1
+    assert "'cuda-graphs'" in caplog.text
+
+
+class Doubling(EagerEngine):
+    """A custom engine."""
+
+    name = "doubling"
+
+
+def test_a_custom_engine_is_found_by_module_and_class(monkeypatch):
+    monkeypatch.setattr("support.zoo.Doubling", Doubling, raising=False)
+    assert type(make_engine("support.zoo:Doubling", CPU)) is Doubling
+
+
+def test_on_cuda_the_eager_engine_computes_in_tf32():
+    assert resolve_precision("auto", CUDA, prefer_bf16=False) == "tf32"
+    assert resolve_precision("fp32", CUDA, prefer_bf16=True) == "fp32"
+
+
+def test_a_result_names_its_engine_and_precision():
     figures = fedaf.run(method="fedavg", **{**SMALL, "rounds": 1}, local_epochs=1, engine="eager").figures
     assert (figures["engine"], figures["precision"]) == ("eager", "fp32")
 
@@ -51,7 +85,7 @@ def test_a_result_says_which_engine_and_precision_it_had():
 def test_the_command_line_refuses_an_engine_that_is_not_there(call):
     code, _, err = call("run", "--dataset", "digits", "--device", "cpu", "--engine", "compiled")
     assert code == 2
-    assert "engine 'compiled' needs a CUDA device" in err
+    assert "[FEDAF-ENGINE-DEVICE]" in err
     code, _, err = call("run", "--dataset", "digits", "--engine", "warp")
     assert code == 2
-    assert "run.engine is 'warp'" in err
+    assert "'warp'" in err

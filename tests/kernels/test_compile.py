@@ -1,4 +1,4 @@
-"""Every kernel compiles for GPUs that are not here."""
+"""Every kernel compiles for GPUs that this machine need not have."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ KERNELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("capability", "channels", "dtype"), [(90, 128, "bfloat16"), (80, 64, "float32")])
+@pytest.mark.parametrize(("capability", "channels", "dtype"), [(90, 128, "bfloat16"), (80, 16, "float32")])
 def test_every_kernel_compiles(capability, channels, dtype, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     script = TESTS / "support" / "compile_kernels.py"

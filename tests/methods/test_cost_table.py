@@ -13,8 +13,8 @@ from fedaf.data.partition import dirichlet
 from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.fedavg import FedAvg
-from fedaf.models.registry import build
 from fedaf.protocol import Architecture, Key, Payload, Task
+from support.zoo import build
 
 MIB = 2**20
 CLIENTS, IPC, SEEDS = 10, 50, 20

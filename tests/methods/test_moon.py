@@ -10,7 +10,6 @@ from torch import nn
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.moon import model_contrast
 from fedaf.models.backbone import Tap
-from fedaf.models.registry import build
 from fedaf.protocol import Architecture, Key, Payload, Task, UserError
 from support.tiny import (
     CONVNET,
@@ -26,6 +25,7 @@ from support.tiny import (
     pixels,
     shard,
 )
+from support.zoo import build
 
 SHARDS = {name: shard(12, seed=number) for number, name in enumerate("abcd")}
 

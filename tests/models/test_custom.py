@@ -1,8 +1,9 @@
-"""A model of one's own: any small network goes through whole runs, named on the command line or given from Python."""
+"""Custom models: any small network runs, named on the command line or given from Python."""
 
 import copy
 import json
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,14 @@ from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.methods.fedaf import FedAF, FedAFOptions
+from fedaf.models.registry import MODELS
 from fedaf.models.weights import FreshWeights, initialise
 from fedaf.protocol import Architecture, Client, Key, Payload, Shard, Task, UserError
 from fedaf.runs import estimate
 from fedaf.runs.experiment import prepare
 from support import zoo
-from support.commandline import SMALL, TINY, assert_one_sentence, command
+from support.commandline import SMALL, TINY, assert_one_sentence
+from support.errors import raises
 from support.small import small_experiment
 from support.tiny import AVERAGING
 
@@ -31,7 +34,7 @@ CPU = torch.device("cpu")
 TASK = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
 RUN = {"dataset": "digits", "alpha": 0.3, "clients": 3, "rounds": 2, "device": "cpu"}
 FEDAF = {"method": "fedaf", "ipc": 5, "local_steps": 3, "real_batch": 8, "server_epochs": 2}
-FEDAVG = {"method": "fedavg", "local_epochs": 1}
+FEDAVG = {"method": "fedavg", "local_epochs": 1, "batch_size": 256}
 
 
 def final_model(out: Path) -> dict[str, Tensor]:
@@ -44,7 +47,7 @@ def assert_equal(tensors: dict[str, Tensor], others: dict[str, Tensor]) -> None:
 
 
 class StopAfter(Observer):
-    """As Ctrl-C does, after the given round."""
+    """Interrupts a run after the given round, as Ctrl-C does."""
 
     def __init__(self, round: int) -> None:
         self.last = round
@@ -94,7 +97,7 @@ def test_a_run_leaves_the_callers_generator_as_it_was():
 
 
 def test_an_estimate_of_the_time_leaves_the_callers_generator_as_it_was():
-    experiment = own_experiment(zoo.dropout)
+    experiment = custom_experiment(zoo.dropout)
     before = torch.get_rng_state()
     assert estimate.seconds(experiment) > 0
     assert torch.equal(torch.get_rng_state(), before)
@@ -118,7 +121,7 @@ def test_a_module_a_factory_and_its_name_give_the_same_run():
         assert_equal(by_name, other)
 
 
-def test_a_factory_that_gives_the_same_module_each_time_does_no_harm():
+def test_a_factory_may_return_the_same_module_each_time():
     shared = zoo.mlp(1, 8, 10)
     before = copy.deepcopy(shared.state_dict())
     result = fedaf.run(**{**RUN, "rounds": 1}, **FEDAVG, model=lambda *_: shared)
@@ -144,39 +147,39 @@ def seen_by_a_factory(tmp_path: Path, shape: tuple[int, ...]) -> list:
 
 
 @pytest.mark.parametrize(("shape", "arguments"), [((6, 6, 3), (3, 6, 4)), ((5, 7), (1, (5, 7), 4))])
-def test_a_factory_is_told_channels_size_and_classes(tmp_path, shape, arguments):
+def test_a_factory_is_called_with_channels_size_and_classes(tmp_path, shape, arguments):
     assert set(seen_by_a_factory(tmp_path, shape)) == {arguments}
 
 
-def own_experiment(model, **table):
+def custom_experiment(model, **table):
     tables = {"data": {"name": "digits"}, "run": {"device": "cpu"}, "model": {"name": "support.zoo:mlp", **table}}
     if model is not None:
         tables["model"]["name"] = "python:here"
     return prepare(configuration.build(tables), model=model)
 
 
-def test_weights_are_fresh_from_the_seed_unless_they_are_to_be_kept():
+def test_weights_are_drawn_from_the_seed_unless_keep_weights_is_set():
     module = zoo.mlp(1, 8, 10)
-    fresh = own_experiment(module).method.initial(Key(3)).model
+    fresh = custom_experiment(module).method.initial(Key(3)).model
     assert_equal(fresh, initialise(zoo.mlp(1, 8, 10), Key(3).derive("model")).state_dict())
     assert not torch.equal(fresh["1.weight"], module[1].weight)
-    kept = own_experiment(module, keep_weights=True).method
+    kept = custom_experiment(module, keep_weights=True).method
     kept.build_model(Key(3))[1].weight.data.fill_(0)  # as training changes one network, and no other
     assert_equal(kept.initial(Key(3)).model, module.state_dict())
 
 
-def test_resampling_draws_fresh_weights_where_the_first_are_kept():
+def test_resampling_draws_fresh_weights_even_with_keep_weights():
     module = zoo.mlp(1, 8, 10)
-    method = own_experiment(module, keep_weights=True).method
+    method = custom_experiment(module, keep_weights=True).method
     drawn = FreshWeights(method.build_model(Key(3)))(Key(4))
     assert not torch.equal(drawn["1.weight"], module[1].weight)
 
 
-def test_what_a_factory_draws_beside_kept_weights_follows_from_the_seed():
+def test_random_numbers_of_a_factory_follow_from_the_seed():
     torch.manual_seed(1)
-    first = own_experiment(zoo.mlp, keep_weights=True).method.initial(Key(0)).model
+    first = custom_experiment(zoo.mlp, keep_weights=True).method.initial(Key(0)).model
     torch.manual_seed(2)
-    assert_equal(first, own_experiment(zoo.mlp, keep_weights=True).method.initial(Key(0)).model)
+    assert_equal(first, custom_experiment(zoo.mlp, keep_weights=True).method.initial(Key(0)).model)
 
 
 def test_a_run_with_a_model_from_python_is_resumed_from_python(tmp_path, call):
@@ -184,29 +187,31 @@ def test_a_run_with_a_model_from_python_is_resumed_from_python(tmp_path, call):
     whole = fedaf.run(**RUN, **FEDAVG, model=zoo.dropout)
     with pytest.raises(KeyboardInterrupt):
         fedaf.run(**RUN, **FEDAVG, model=zoo.dropout, out=out, observer=StopAfter(1))
-    assert tomllib.loads((out / "config.toml").read_text())["model"]["name"] == "python:zoo.dropout"
+    assert tomllib.loads((out / "config.toml").read_text())["model"]["name"] == f"python:{zoo.__name__}.dropout"
     for arguments in (["run", "--resume", "run"], ["run", "run/config.toml", "--out", "again"]):
         code, _, err = call(*arguments)
-        assert_one_sentence(code, err, ["'python:zoo.dropout'", "fedaf.resume(DIRECTORY, model=...)"])
-    with pytest.raises(UserError, match=r"another model: 1.weight is \[4\] there|another model: 0.weight"):
+        assert_refused(code, err, "FEDAF-MODEL-FROM-PYTHON", [f"'python:{zoo.__name__}.dropout'", "fedaf.resume("])
+    with pytest.raises(UserError, match=r"1.weight is \[4\]|0.weight"):
         fedaf.resume(out, model=zoo.mlp)
     assert fedaf.resume(out, model=zoo.dropout).curve == whole.curve
 
 
-def test_a_model_from_python_for_a_run_that_names_its_own_is_refused(tmp_path):
+def test_a_model_from_python_for_a_run_with_a_named_model_is_refused(tmp_path):
     fedaf.run(**{**RUN, "rounds": 1}, **FEDAVG, model="support.zoo:mlp", out=tmp_path / "run")
-    with pytest.raises(UserError, match="names 'zoo:mlp'; leave one of them out"):
+    with raises("FEDAF-MODEL-CONFLICT") as error:
         fedaf.resume(tmp_path / "run", model=zoo.mlp)
-    with pytest.raises(UserError, match="names 'convnet'; leave one of them out"):
+    assert "'support.zoo:mlp'" in str(error.value)
+    with raises("FEDAF-MODEL-CONFLICT") as error:
         fedaf.run(**RUN, model=zoo.mlp, settings={"model.name": "convnet"})
+    assert "'convnet'" in str(error.value)
 
 
-def test_what_is_neither_name_nor_module_nor_factory_is_refused():
-    with pytest.raises(UserError, match=r"model is 3, but must be a name, an nn\.Module or a callable"):
+def test_anything_but_a_name_a_module_or_a_factory_is_refused():
+    with raises("FEDAF-MODEL-TYPE"):
         fedaf.run(**RUN, model=3)
 
 
-MODELS = """
+FILE = """
 from torch import nn
 def make(channels, size, classes):
     hidden = nn.Linear(channels * size * size, 5)
@@ -215,41 +220,55 @@ def make(channels, size, classes):
 
 
 def test_the_command_line_finds_a_factory_in_the_current_folder(tmp_path, call):
-    (tmp_path / "mymodels.py").write_text(MODELS)
-    done = command("run", *TINY, "--model", "mymodels:make", "--out", "run", "-q", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "mymodels.py").write_text(FILE)
+    code, _, err = call("run", *TINY, "--model", "mymodels:make", "--out", "run", "-q")
+    assert (code, err) == (0, "")
     assert final_model(tmp_path / "run")["3.weight"].shape == (10, 5)
     assert call("run", "--resume", "run", "-q")[0] == 0
 
 
+def test_an_installed_package_can_add_a_model(monkeypatch):
+    point = EntryPoint("packaged", "support.zoo:mlp", MODELS.group)
+    monkeypatch.setitem(vars(MODELS), "plugins", {"packaged": point})
+    named, packaged = (
+        fedaf.run(**{**RUN, "rounds": 1}, **FEDAVG, model=name).model.state_dict()
+        for name in ("support.zoo:mlp", "packaged")
+    )
+    assert_equal(named, packaged)
+
+
 BAD_MODELS = {
-    "a module that is nowhere": ("no_such_module:make", ["no_such_module", "module:factory"]),
-    "a factory that is nowhere": ("bad_models:build", ["bad_models:build", "module:factory"]),
-    "a module that raises": ("raising_module:make", ["ZeroDivisionError", "module:factory"]),
-    "what cannot be called": ("bad_models:number", ["bad_models:number", "cannot be called"]),
-    "a factory that raises": ("bad_models:raises", ["RuntimeError: no such luck", "(1, 8, 10)"]),
-    "a factory with other arguments": ("bad_models:none", ["TypeError", "(in_channels, image_size, num_classes)"]),
-    "a factory of something else": ("bad_models:text", ["makes a str", "nn.Module"]),
-    "a name from Python": ("python:zoo.mlp", ["'python:zoo.mlp'", "from Python"]),
-    "an unknown name": ("convnett", ["'convnett'", "module:factory"]),
+    "no such module": ("no_such_module:make", "FEDAF-CUSTOM-LOAD", ["no_such_module", "module:factory"]),
+    "no such factory": ("bad_models:build", "FEDAF-CUSTOM-LOAD", ["bad_models:build", "module:factory"]),
+    "a module that raises": ("raising_module:make", "FEDAF-CUSTOM-LOAD", ["ZeroDivisionError", "module:factory"]),
+    "not callable": ("bad_models:number", "FEDAF-MODEL-TYPE", ["bad_models:number"]),
+    "a factory that raises": ("bad_models:raises", "FEDAF-MODEL-FACTORY", ["RuntimeError: no such luck", "(1, 8, 10)"]),
+    "a factory with other arguments": ("bad_models:none", "FEDAF-MODEL-FACTORY", ["TypeError", "num_classes)"]),
+    "a factory of something else": ("bad_models:text", "FEDAF-MODEL-FACTORY", ["str", "nn.Module"]),
+    "a name from Python": ("python:zoo.mlp", "FEDAF-MODEL-FROM-PYTHON", ["'python:zoo.mlp'"]),
+    "an unknown name": ("convnett", "FEDAF-MODEL-UNKNOWN", ["'convnett'", "'convnet'", "module:factory"]),
 }
 
 
-@pytest.mark.parametrize(("name", "words"), BAD_MODELS.values(), ids=BAD_MODELS)
-def test_a_model_that_cannot_be_had_is_one_sentence(call, tmp_path, name, words):
+def assert_refused(code: int, err: str, error: str, words: list[str]) -> None:
+    assert_one_sentence(code, err, [f"[{error}]", *words])
+
+
+@pytest.mark.parametrize(("name", "error", "words"), BAD_MODELS.values(), ids=BAD_MODELS)
+def test_a_model_that_cannot_be_built_is_one_sentence(call, tmp_path, name, error, words):
     (tmp_path / "raising_module.py").write_text("1 / 0\n")
     (tmp_path / "bad_models.py").write_text(
         "number = 3\ndef raises(*_):\n    raise RuntimeError('no such luck')\ndef none(): ...\n"
         "def text(*_):\n    return 'network'\n"
     )
     code, _, err = call("run", *SMALL, "--model", name)
-    assert_one_sentence(code, err, words)
+    assert_refused(code, err, error, words)
 
 
 @pytest.mark.parametrize("name", ["convnet", "resnet18"])
-def test_kept_weights_of_a_model_that_has_none_are_refused(call, name):
+def test_keep_weights_is_refused_for_built_in_models(call, name):
     code, _, err = call("run", *SMALL, "--model", name, "--set", "model.keep_weights=true")
-    assert_one_sentence(code, err, ["model.keep_weights", name])
+    assert_refused(code, err, "FEDAF-MODEL-KEEP-WEIGHTS", ["model.keep_weights", name])
 
 
 class ThreeLinears(nn.Module):
@@ -264,7 +283,7 @@ class ThreeLinears(nn.Module):
 
 @pytest.mark.parametrize("classifier", ["second", "third", None])
 def test_the_features_that_fedaf_matches_are_the_input_of_the_classifier(classifier):
-    """All real images of a class are one image, so that the loss of the first step has a closed form."""
+    """All real images of a class are equal, so the loss of the first step has a closed form."""
     options = FedAFOptions(ipc=2, local_steps=1, gamma=1.0, init="noise", cdc=False, real_batch=4)
     method = FedAF(options, TASK, Architecture(lambda key: initialise(ThreeLinears(), key), classifier))
     real = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8, generator=Key(1).torch())
@@ -283,9 +302,9 @@ def test_the_features_that_fedaf_matches_are_the_input_of_the_classifier(classif
     assert outcome.reply.scalars["loss_dm"] == pytest.approx(float(gaps.square().sum(1).mean()), rel=1e-4)
 
 
-def test_the_built_in_networks_keep_their_layout_and_own_ones_theirs():
+def test_built_in_networks_are_channels_last_and_custom_ones_keep_their_layout():
     convolution = small_experiment("fedavg").method.build_model(Key(0)).features[4].weight
     assert convolution.is_contiguous(memory_format=torch.channels_last)
     assert not convolution.is_contiguous()
-    model = own_experiment(lambda *given: nn.Sequential(nn.Conv2d(1, 4, 3), zoo.plain_convnet(4, 6, given[2])))
+    model = custom_experiment(lambda *given: nn.Sequential(nn.Conv2d(1, 4, 3), zoo.plain_convnet(4, 6, given[2])))
     assert all(p.is_contiguous() for p in model.method.build_model(Key(0)).parameters())

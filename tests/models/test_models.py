@@ -1,3 +1,5 @@
+"""The built-in networks, and any network as features followed by a classifier."""
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -5,10 +7,11 @@ from torch import Tensor, nn
 from fedaf.models.backbone import Backbone
 from fedaf.models.convnet import NORMS, ConvNet
 from fedaf.models.footprint import pass_bytes
-from fedaf.models.registry import build
 from fedaf.models.resnet import ResNet18
 from fedaf.models.weights import initialise
-from fedaf.protocol import Key, Task, UserError
+from fedaf.protocol import Key, Task
+from support.errors import raises
+from support.zoo import build
 
 CPU = torch.device("cpu")
 TASK = Task("tiny", 1, 4, 4, 3, mean=(0.5,), std=(0.25,))
@@ -50,28 +53,36 @@ def test_convnet_takes_odd_sizes_with_every_norm(height: int, width: int, norm: 
     assert model(torch.randn(3, 2, height, width)).shape == (3, 5)
 
 
-def test_the_norm_is_the_one_asked_for() -> None:
+def test_the_norm_option_selects_the_layer() -> None:
     kinds = {norm: {type(m) for m in ConvNet(1, 8, 8, 2, filters=4, norm=norm).features} for norm in NORMS}
     assert nn.BatchNorm2d in kinds["batch"]
     assert nn.GroupNorm in kinds["instance"]
     assert not {nn.BatchNorm2d, nn.GroupNorm} & kinds["none"]
 
 
-def test_instance_norm_normalises_each_image_and_channel_alone() -> None:
+def test_instance_norm_normalises_each_image_and_channel_separately() -> None:
     norm = ConvNet(1, 8, 8, 2, filters=4, norm="instance").features[1]
     maps = 3 + 5 * torch.randn(2, 4, 6, 6, generator=Key(0).torch())
     torch.testing.assert_close(norm(maps).mean((2, 3)), torch.zeros(2, 4), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("height", "width", "depth"), [(7, 32, 3), (32, 7, 3), (8, 8, 4)])
-def test_a_depth_the_images_do_not_allow_is_a_user_error_naming_depth(height: int, width: int, depth: int) -> None:
-    with pytest.raises(UserError, match=f"depth {depth} .* {height}x{width}; lower model.depth"):
+def test_a_depth_too_large_for_the_images_is_a_user_error(height: int, width: int, depth: int) -> None:
+    with raises("FEDAF-MODEL-DEPTH") as error:
         ConvNet(3, height, width, 10, depth=depth)
+    assert f"depth {depth}" in str(error.value)
+    assert f"{height}x{width}" in str(error.value)
+
+
+def test_instance_norm_of_single_pixels_is_a_user_error() -> None:
+    with raises("FEDAF-MODEL-NORM"):
+        build("resnet18", TASK, Key(0), depth=1, width=4, norm="instance")
 
 
 def test_an_unknown_model_is_a_user_error_naming_the_nearest() -> None:
-    with pytest.raises(UserError, match="'convnet'"):
+    with raises("FEDAF-MODEL-UNKNOWN") as error:
         build("convnett", TASK, Key(0), depth=1, width=4, norm="batch")
+    assert "'convnet'" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["convnet", "resnet18"])
@@ -107,7 +118,7 @@ def test_resnet_convolutions_are_initialised_by_fan_out() -> None:
 
 
 class OutOfOrder(nn.Module):
-    """Defined last to first: the classifier stands before the layer it follows."""
+    """Defines the classifier before the layer that it follows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,13 +152,15 @@ def test_a_named_classifier_need_not_be_linear_and_its_features_are_flat() -> No
 
 
 def test_a_model_without_a_linear_layer_is_a_user_error() -> None:
-    with pytest.raises(UserError, match="no Linear layer"):
+    with raises("FEDAF-MODEL-CLASSIFIER"):
         Backbone(nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), TASK, CPU)
 
 
 def test_a_classifier_that_is_not_there_is_a_user_error_naming_the_layers() -> None:
-    with pytest.raises(UserError, match=r"no layer 'head'.*classifier, hidden"):
+    with raises("FEDAF-MODEL-CLASSIFIER") as error:
         Backbone(OutOfOrder(), TASK, CPU, classifier="head")
+    assert "'head'" in str(error.value)
+    assert "classifier, hidden" in str(error.value)
 
 
 def test_the_backbone_computes_with_the_weights_it_is_given_and_leaves_the_model_alone() -> None:
@@ -195,7 +208,7 @@ def test_activation_bytes_count_every_layers_output_for_one_image() -> None:
 
 
 class Functional(nn.Module):
-    """Computes outside of layers: only the classifier is one."""
+    """Computes with functions; only the classifier is a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,5 +252,6 @@ def test_batch_statistics_leave_dropout_off_and_other_norms_as_they_are() -> Non
 def test_a_classifier_called_twice_is_a_user_error() -> None:
     shared = nn.Linear(16, 16)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), shared, shared)
-    with pytest.raises(UserError, match="'2' is called 2 times"):
+    with raises("FEDAF-MODEL-CLASSIFIER") as error:
         Backbone(model, TASK, CPU)
+    assert "'2'" in str(error.value)

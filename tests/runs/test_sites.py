@@ -163,6 +163,14 @@ def test_the_engine_and_the_precision_of_the_run_hold_at_every_site(tmp_path):
             client_site(node("partition:0", tmp_path), given)
 
 
+@pytest.mark.parametrize("table", ['[run]\nengine = "evil:Engine"', '[model]\nname = "evil:make"'])
+def test_a_client_loads_no_engine_or_model_that_only_the_server_names(table, tmp_path, monkeypatch):
+    (tmp_path / "evil.py").write_text("raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Refused, match="evil"):
+        client_site(node("partition:0", tmp_path), table)
+
+
 def test_on_a_node_its_own_device_and_threads_win(tmp_path):
     before = torch.get_num_threads()
     given = text({"name": "digits"}, run={"device": "cuda:7", "engine": "compiled", "precision": "bf16", "threads": 2})

@@ -1,4 +1,4 @@
-"""Compiles every kernel for a GPU that need not be here: launches stop after compilation. Prints what was compiled."""
+"""Compile every kernel for a GPU that this machine need not have, and print the names of the kernels."""
 
 import sys
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from triton.runtime import driver, jit
 
 
 class Absent:
-    """A GPU to compile for."""
+    """A driver that only names the GPU to compile for."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -25,7 +25,7 @@ class Absent:
 
 
 def only_compile(capability: int) -> list[str]:
-    """From now on launches compile for this capability; returns the list of kernels, which grows."""
+    """Make launches stop after compilation, and return the list that their kernels are added to."""
     names: list[str] = []
     launch = jit.JITFunction.run
 
@@ -44,7 +44,7 @@ def main(capability: int, channels: int, dtype: torch.dtype) -> None:
 
     from fedaf.kernels import pixels as pixel_kernels
     from fedaf.kernels.blocks import Running
-    from fedaf.models.block import Block, FirstBlock, Frame, Normalisation
+    from fedaf.kernels.launch import Block, FirstBlock, Frame, Normalisation
 
     def vector() -> torch.Tensor:
         return torch.rand(channels)

@@ -20,8 +20,8 @@ from fedaf.methods.feddyn import FedDyn, FedDynOptions
 from fedaf.methods.fedgen import FedGen, FedGenOptions
 from fedaf.methods.fedprox import FedProx, FedProxOptions
 from fedaf.methods.moon import MOON, MOONOptions
-from fedaf.models.registry import build
 from fedaf.protocol import Architecture, Key, Payload, Phase, Schema, ServerState, Task, Tensors
+from support.zoo import build
 
 CLASSES, IPC = 4, 2
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))

@@ -13,10 +13,10 @@ from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.methods.averaging import AveragingMethod, Fit
 from fedaf.methods.registry import METHODS
-from fedaf.models.registry import build
 from fedaf.models.weights import initialise
 from fedaf.protocol import Architecture, Client, Key, Method, Outcome, Payload, Shard, Task, Tensors
 from fedaf.transports.local import LocalTransport
+from support.zoo import build
 
 CLASSES = 3
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))

@@ -1,12 +1,24 @@
-"""Small networks of many kinds, as users bring them: each is called with (in_channels, image_size, num_classes)."""
+"""Built-in models by name, and small custom models of many kinds.
+
+A custom model is called with (in_channels, image_size, num_classes).
+"""
 
 import math
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedaf.models import builtin
+from fedaf.protocol import Key, Task
+
 Size = int | tuple[int, int]
+
+
+def build(name: str, task: Task, key: Key, *, depth: int, width: int, norm: str) -> nn.Module:
+    """Build a built-in model."""
+    return builtin.build(name, task, SimpleNamespace(depth=depth, width=width, norm=norm), key)
 
 
 def pixels(size: Size) -> int:
@@ -14,7 +26,7 @@ def pixels(size: Size) -> int:
 
 
 class View(nn.Module):
-    """Flattens with ``view``, which wants its input laid out plainly in memory."""
+    """Flattens with ``view``, which needs contiguous input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1)
@@ -83,7 +95,7 @@ class LastFirst(nn.Module):
 
 
 class Functional(nn.Module):
-    """All but the last step is done by functions."""
+    """Computes with functions; only the last step is a layer."""
 
     def __init__(self, channels: int, size: Size, classes: int) -> None:
         super().__init__()

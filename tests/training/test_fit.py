@@ -1,3 +1,5 @@
+"""Training and evaluation."""
+
 import gc
 import time
 import weakref
@@ -65,7 +67,7 @@ def test_one_full_batch_with_momentum_is_sgd_by_hand() -> None:
 
 
 def batches_of(count: int, batch_size: int, epochs: int) -> list[list[int]]:
-    """The rows each optimiser step saw, told by images that carry their own number."""
+    """Return the rows of each optimiser step, read from images whose pixels are their row number."""
     seen: list[list[int]] = []
     images = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
     model = linear_model()
@@ -105,7 +107,7 @@ def test_a_last_batch_of_one_sample_is_dropped() -> None:
     assert [len(rows) for rows in batches_of(9, 4, 3)] == [4, 4] * 3
 
 
-def test_batch_norm_survives_a_number_of_samples_that_leaves_one_over() -> None:
+def test_batch_norm_trains_if_one_sample_is_left_over() -> None:
     images, labels = random_data(5)
     model = nn.Sequential(nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3))  # maps of 1x1
     model.eval()
@@ -126,7 +128,7 @@ def test_a_single_sample_trains_nothing() -> None:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), linear_model().parameters(), strict=True))
 
 
-def test_the_sum_of_a_losss_terms_is_minimised_and_each_is_reported() -> None:
+def test_training_minimises_the_sum_of_loss_terms_and_reports_each() -> None:
     images, labels = random_data(4)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=False))
     nn.init.zeros_(model[1].weight)
@@ -153,10 +155,10 @@ def test_the_sum_of_a_losss_terms_is_minimised_and_each_is_reported() -> None:
     assert losses == {"a": pytest.approx((9 + 13) / 2), "b": pytest.approx((-12 - 18) / 2)}
 
 
-def test_training_tells_its_progress_and_stops_at_the_deadline() -> None:
+def test_training_reports_progress_and_stops_at_the_deadline() -> None:
     images, labels = random_data(4)
-    told: list[tuple[int, int]] = []
-    late = ENGINE.watch(lambda done, total: told.append((done, total))).until(time.monotonic() - 1)
+    reported: list[tuple[int, int]] = []
+    late = ENGINE.watch(lambda done, total: reported.append((done, total))).until(time.monotonic() - 1)
     with pytest.raises(DeadlineExceeded):
         fit(
             linear_model(),
@@ -170,7 +172,7 @@ def test_training_tells_its_progress_and_stops_at_the_deadline() -> None:
             key=Key(0),
             engine=late,
         )
-    assert told == [(1, 3)]
+    assert reported == [(1, 3)]
 
 
 def test_training_augments_its_batches_as_the_task_says() -> None:
@@ -203,7 +205,7 @@ def test_the_average_weighs_clients_by_their_samples() -> None:
     assert weighted_average(models, {"b": 1.0, "a": 3.0})["w"].tolist() == [2.0, 3.0]
 
 
-def test_averaged_whole_numbers_stay_whole_and_types_stay_as_they_are() -> None:
+def test_averaged_integers_are_rounded_and_dtypes_stay() -> None:
     models = {
         "a": {"n": torch.tensor(3), "h": torch.tensor([1.0], dtype=torch.float16)},
         "b": {"n": torch.tensor(4), "h": torch.tensor([2.0], dtype=torch.float16)},
@@ -216,7 +218,7 @@ def test_averaged_whole_numbers_stay_whole_and_types_stay_as_they_are() -> None:
 
 
 class ByBrightness(nn.Module):
-    """Says class 2 for bright images and class 0 for dark ones, in eval mode; class 1 while training."""
+    """Predicts class 2 for bright images and class 0 for dark ones in eval mode, and class 1 in train mode."""
 
     def forward(self, images: Tensor) -> Tensor:
         bright = images.mean((1, 2, 3))
@@ -224,14 +226,14 @@ class ByBrightness(nn.Module):
         return logits + 100 * F.one_hot(torch.tensor(1), 3) if self.training else logits
 
 
-def test_accuracy_is_the_per_cent_classified_right_in_eval_mode() -> None:
+def test_accuracy_is_the_percentage_of_correct_predictions_in_eval_mode() -> None:
     images = torch.tensor([0, 10, 250, 240], dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
     model = ByBrightness().train()
     for labels, percent in (([0, 0, 2, 2], 100), ([0, 1, 2, 2], 75), ([1, 1, 1, 0], 0)):
         assert score(model, Split(images, torch.tensor(labels)), (), TASK, ENGINE).accuracy == percent
 
 
-def test_accuracy_over_domains_is_their_plain_mean_whatever_their_sizes() -> None:
+def test_accuracy_over_domains_is_their_unweighted_mean() -> None:
     images = torch.tensor([0, 0, 255, 255]).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
     test = Split(images, torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 0, 2]))
     scored = score(ByBrightness(), test, ("photo", "empty", "sketch"), TASK, ENGINE)
@@ -246,7 +248,7 @@ def test_predictions_keep_the_order_of_more_images_than_one_batch_holds() -> Non
     assert not predict(linear_model(), images, TASK, ENGINE).requires_grad
 
 
-def test_predictions_of_nothing_are_an_empty_table() -> None:
+def test_predictions_of_no_images_are_empty() -> None:
     assert predict(ByBrightness(), torch.empty(0, 1, 2, 2, dtype=torch.uint8), TASK, ENGINE).shape == (0, 3)
 
 
@@ -259,7 +261,7 @@ def test_predictions_keep_to_the_memory_budget() -> None:
         model, images, TASK, EagerEngine(torch.device("cpu"), memory_budget=10 * 2 * 16)
     )  # flattened: 16 in, 16 out
     assert max(sizes) == 10
-    assert sum(sizes) == 100 + 1  # one more image tells how much memory it takes
+    assert sum(sizes) == 100 + 1  # one more image to measure its memory
 
 
 def test_dropout_follows_from_the_key_alone() -> None:
@@ -276,7 +278,7 @@ def test_dropout_follows_from_the_key_alone() -> None:
     assert not torch.equal(first, trained(1, Key(1)))
 
 
-def test_predictions_do_not_see_how_images_lie_in_memory() -> None:
+def test_predictions_do_not_depend_on_the_memory_layout_of_images() -> None:
     class Layout(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             seen.append(images.is_contiguous())

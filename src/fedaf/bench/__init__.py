@@ -1,1 +1,1 @@
-"""Benchmarks against a plain PyTorch loop."""
+"""Benchmarks of fedaf against plain PyTorch loops."""

@@ -1,10 +1,9 @@
-"""The plain loops that ``fedaf bench`` compares with: PyTorch as most people write it, and condensation as the public
-code of distribution matching has it (Zhao and Bilen, WACV 2023): at every step a new network, and one class after the
-other.
+"""The plain PyTorch loops that ``fedaf bench`` compares with.
 
-They are kind where that code is not: data are on the device, normalised already; the real pass has no gradient; rows
-are drawn on the device; nothing is logged, copied or waited for; TF32 is on. As in this package, BatchNorm takes
-running statistics while condensing.
+Condensation follows the public code of distribution matching (Zhao and Bilen, WACV 2023): a new network in every step,
+and one class after the other. The loops avoid overhead that the public code has: images are on the device and already
+normalised, the pass of real images has no gradient, rows are drawn on the device, nothing is logged, copied or waited
+for, and TF32 is on. As in fedaf, BatchNorm uses running statistics during condensation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,17 +19,19 @@ from fedaf.methods.fedaf import FedAFOptions
 from fedaf.protocol import Task
 
 #: One client's real images by class, normalised, on the device.
-Pools = Mapping[int, Tensor]
+ImagesByClass = Mapping[int, Tensor]
 
-#: What ``augment`` does, as ``fedaf.data.augmentation`` names it.
-VARIATIONS = ("flip", "shift", "scale", "brightness", "contrast")
+#: The augmentation that ``augment`` computes, as ``fedaf.data.augmentation`` names it.
+AUGMENTATION = ("flip", "shift", "scale", "brightness", "contrast")
 
 _TEST_BATCH = 1000
 
 
 class PlainConvNet(nn.Module):
-    """The ConvNet of that code, with BatchNorm: layer after layer, and no layout of memory but PyTorch's own. Weights
-    have the names they have in ``fedaf.models.convnet``."""
+    """The ConvNet of the public code, with BatchNorm, in PyTorch's default memory format.
+
+    Its parameters have the same names as those of ``fedaf.models.convnet``.
+    """
 
     def __init__(self, task: Task, filters: int) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class PlainConvNet(nn.Module):
 
 @contextmanager
 def tf32() -> Iterator[None]:
-    """Both flags on, for a reference that is not slowed down by a default; afterwards as they were."""
+    """Enable TF32 within the block, so that PyTorch's defaults do not slow the reference down."""
     convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = convolutions.allow_tf32, products.allow_tf32
     convolutions.allow_tf32 = products.allow_tf32 = True
@@ -59,7 +60,7 @@ def tf32() -> Iterator[None]:
 
 
 def condense(
-    pools: Sequence[Tensor],
+    real: Sequence[Tensor],
     images: Tensor,
     *,
     network: Callable[[], PlainConvNet],
@@ -70,13 +71,27 @@ def condense(
     guide: Tensor | None = None,
     lambda_loc: float = 0.0,
 ) -> Tensor:
-    """Condense one client. ``pools`` are its real images of each class, ``images`` [classes, ipc, ...] what is learned
-    of them; ``network`` makes that of a step. FedAF guides them by its peers' mean logits, ``guide``."""
+    """Condense the data of one client.
+
+    Args:
+        real: Its real images of each class.
+        images: The initial condensed images [classes, ipc, C, H, W].
+        network: Makes the network of a step.
+        steps: Number of steps.
+        batch: Real images per class in a step.
+        lr: Learning rate of the condensed images.
+        momentum: Momentum of the condensed images.
+        guide: FedAF's class-wise mean logits of all clients; ``None`` leaves their loss term out.
+        lambda_loc: Weight of that loss term.
+
+    Returns:
+        The condensed images.
+    """
     images = images.clone().requires_grad_()
     optimiser = torch.optim.SGD([images], lr=lr, momentum=momentum)
     for _ in range(steps):
-        real = [pool[torch.randint(len(pool), (batch,), device=pool.device)] for pool in pools]
-        loss = matching_loss(network(), real, images, guide=guide, lambda_loc=lambda_loc)
+        drawn = [pool[torch.randint(len(pool), (batch,), device=pool.device)] for pool in real]
+        loss = matching_loss(network(), drawn, images, guide=guide, lambda_loc=lambda_loc)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -91,7 +106,7 @@ def matching_loss(
     guide: Tensor | None = None,
     lambda_loc: float = 0.0,
 ) -> Tensor:
-    """What a step minimises: over the classes, the sum of the squared distances of mean features."""
+    """Return the loss of a step: squared distances of mean features, summed over classes, and the guide's term."""
     loss = torch.zeros((), device=images.device)
     for label, real_of_class in enumerate(real):
         with torch.no_grad():
@@ -105,12 +120,12 @@ def matching_loss(
 
 
 def new_network(task: Task, *, filters: int, device: torch.device) -> PlainConvNet:
-    """A network with fresh weights to condense under, made as that code makes it: drawn on the host, then moved."""
+    """Make a network with fresh weights as the public code does: drawn on the CPU, then moved to the device."""
     return PlainConvNet(task, filters).to(device).eval().requires_grad_(False)
 
 
 def resampled(model: PlainConvNet, fresh: PlainConvNet, gamma: float) -> PlainConvNet:
-    """FedAF's network of a step: ``fresh``, blended with the global model."""
+    """Return FedAF's network of a step: ``fresh``, blended in place with the global model."""
     for parameter, old in zip(fresh.parameters(), model.parameters(), strict=True):
         parameter.mul_(1 - gamma).add_(old.detach(), alpha=gamma)
     for statistic, known in zip(fresh.buffers(), model.buffers(), strict=True):
@@ -129,7 +144,7 @@ def train(
     momentum: float,
     penalty: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> None:
-    """Train in place by SGD with augmentation; ``penalty`` of a batch's logits and labels is added to the loss."""
+    """Train in place by SGD with augmentation; ``penalty`` (of logits and labels) is added to the loss."""
     optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum)
     network.train()
     for _ in range(epochs):
@@ -144,7 +159,7 @@ def train(
 
 
 def augment(images: Tensor) -> Tensor:
-    """Five variations of ``fedaf.data.augmentation`` with its strengths, one after the other."""
+    """Apply five augmentations with the strengths of ``fedaf.data.augmentation``, one after the other."""
     count, channels, height, width = images.shape
     device = images.device
 
@@ -153,27 +168,29 @@ def augment(images: Tensor) -> Tensor:
 
     images = torch.where(uniform(0, 1) < 0.5, images.flip(3), images)
 
-    most = height // 8
-    top, left = torch.randint(2 * most + 1, (2, count, 1, 1, 1), device=device)
+    limit = height // 8
+    top, left = torch.randint(2 * limit + 1, (2, count, 1, 1, 1), device=device)
     each = torch.arange(count, device=device).view(-1, 1, 1, 1)
     channel = torch.arange(channels, device=device).view(-1, 1, 1)
     row, column = torch.arange(height, device=device).view(-1, 1), torch.arange(width, device=device)
-    images = F.pad(images, (most, most, most, most))[each, channel, top + row, left + column]
+    images = F.pad(images, (limit, limit, limit, limit))[each, channel, top + row, left + column]
 
     zoom = torch.diag_embed(1 / 1.2 + (1.2 - 1 / 1.2) * torch.rand(count, 2, device=device))
     affine = torch.cat([zoom, torch.zeros(count, 2, 1, device=device)], 2)
     images = F.grid_sample(images, F.affine_grid(affine, list(images.shape), align_corners=False), align_corners=False)
 
     images = images + uniform(-0.5, 0.5)
-    middle = images.mean((1, 2, 3), keepdim=True)
-    return middle + (images - middle) * uniform(0.5, 1.5)
+    mean = images.mean((1, 2, 3), keepdim=True)
+    return mean + (images - mean) * uniform(0.5, 1.5)
 
 
 def fedaf_round(
-    model: PlainConvNet, clients: Sequence[Pools], *, fresh: Callable[[], PlainConvNet], options: FedAFOptions
+    model: PlainConvNet, clients: Sequence[ImagesByClass], *, fresh: Callable[[], PlainConvNet], options: FedAFOptions
 ) -> None:
-    """One whole round, client after client: knowledge, condensation under networks blended with ``fresh`` ones, and
-    training of ``model``, in place."""
+    """Run one round of FedAF, client after client, and train ``model`` in place.
+
+    ``fresh`` makes the networks that are blended with ``model`` in each step of condensation.
+    """
     classes, device = model.classifier.out_features, model.classifier.weight.device
     shares = [_knowledge(model, pools) for pools in clients]
     guide, known = average_over_owners([(c.cpu(), v.cpu()) for c, v in shares], classes)
@@ -182,13 +199,13 @@ def fedaf_round(
 
     images, labels = [], []
     for pools, (owned, _) in zip(clients, shares, strict=True):
-        started = [
+        initial = [
             p[torch.randint(len(p), (options.ipc, options.init_mean_of), device=p.device)].mean(1)
             for p in pools.values()
         ]
         condensed = condense(
             list(pools.values()),
-            torch.stack(started),
+            torch.stack(initial),
             network=lambda: resampled(model, fresh(), options.gamma),
             steps=options.local_steps,
             batch=options.real_batch,
@@ -220,8 +237,8 @@ def fedaf_round(
 
 
 @torch.no_grad()
-def _knowledge(model: PlainConvNet, pools: Pools) -> tuple[Tensor, Tensor]:
-    """A client's classes, and its mean logits of each."""
+def _knowledge(model: PlainConvNet, pools: ImagesByClass) -> tuple[Tensor, Tensor]:
+    """Return a client's classes and its mean logits of each class."""
     model.eval()
     means = [torch.cat([model(part) for part in pool.split(_TEST_BATCH)]).mean(0) for pool in pools.values()]
     return torch.tensor(list(pools), device=means[0].device), torch.stack(means)

@@ -1,5 +1,7 @@
-"""``fedaf bench`` from Python: each benchmark times ours beside a plain loop. docs/BENCHMARKS.md says what is counted,
-and how."""
+"""The benchmarks of ``fedaf bench``: each times fedaf ("ours") and a plain PyTorch loop ("reference").
+
+docs/BENCHMARKS.md defines what is measured.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedaf.bench import reference as reference
+from fedaf.bench import reference
 from fedaf.bench.timing import Action, MemoryMeter, Peaks, Timing, interleaved, measure_peaks
 from fedaf.bench.work import Scale, Split, Work
 from fedaf.common.naming import nearest
@@ -19,35 +21,55 @@ from fedaf.runs.experiment import device_name
 
 GROUPS = ("condense", "server", "local", "round", "scale", "all")
 
-# Clients' classes as a split by Dirichlet(0.02) has them, few each: 15 (client, class) pairs, and 3 for slow devices.
+# The classes of each client, few as in a Dirichlet(0.02) split: 15 (client, class) pairs, and 3 for slow devices.
 _TEN_CLIENTS = [[label, label + 5] if label < 5 else [label] for label in range(10)]
 _TWO_CLIENTS = [[0, 1], [2]]
 
 
 @dataclass(frozen=True)
 class _Effort:
-    """How much is done on a kind of device: the clients and the scale of the work, how often it is timed, the
-    size of the matrices and copies that tell the peak, and numbers of small clients."""
+    """The amount of work for a kind of device.
+
+    Args:
+        split: The classes of each client.
+        scale: The size of the work.
+        repeats: How often each action is timed.
+        matrix: Side of the matrices that measure peak FLOP/s.
+        copied: Bytes of the copies that measure peak bandwidth.
+        small_clients: Numbers of clients of the ``scale`` benchmarks.
+    """
 
     split: Split
     scale: Scale
     repeats: int
     matrix: int
     copied: int
-    crowds: tuple[int, ...]
+    small_clients: tuple[int, ...]
 
 
 _TINY = Scale(12, 1, 2, 1, side=16, filters=16, real_batch=8, ipc=5, server_batch=16, local_batch=8)
-_CUDA_SCALE = Scale(held=3333, block=20, round_steps=100, round_epochs=50)
-_CUDA = _Effort(_TEN_CLIENTS, _CUDA_SCALE, 5, 8192, 1 << 30, crowds=(10, 100, 1000))
-_CPU = _Effort(_TWO_CLIENTS, Scale(held=100, block=1, round_steps=2, round_epochs=1), 3, 2048, 1 << 28, crowds=(10, 50))
-_QUICK = _Effort(_TWO_CLIENTS, _TINY, 1, 256, 1 << 20, crowds=(2, 5))
+_CUDA_SCALE = Scale(per_class=3333, block=20, round_steps=100, round_epochs=50)
+_CUDA = _Effort(_TEN_CLIENTS, _CUDA_SCALE, 5, 8192, 1 << 30, small_clients=(10, 100, 1000))
+_CPU = _Effort(
+    _TWO_CLIENTS, Scale(per_class=100, block=1, round_steps=2, round_epochs=1), 3, 2048, 1 << 28, small_clients=(10, 50)
+)
+_QUICK = _Effort(_TWO_CLIENTS, _TINY, 1, 256, 1 << 20, small_clients=(2, 5))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One measurement: milliseconds of ours and of the reference, their ratio (above 1 ours is faster), the operations
-    that the mathematics needs, the share of the peak at which ours did them, and the memory it took."""
+    """One measurement.
+
+    Args:
+        name: The benchmark.
+        ours_ms: Time of fedaf per unit, in milliseconds.
+        reference_ms: Time of the reference per unit, in milliseconds.
+        ratio: ``reference_ms / ours_ms``; above 1, fedaf is faster.
+        flop: Floating point operations that a unit needs mathematically.
+        peak_share: Share of the device's peak FLOP/s that fedaf reaches.
+        memory_mb: Peak memory of fedaf in MB; ``None`` if unknown.
+        device: The device.
+    """
 
     name: str
     ours_ms: float
@@ -61,8 +83,18 @@ class Figures:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Two ways to do the same. ``ours`` and ``reference`` make ready and return what is timed: ``units`` of ``what``,
-    of ``flop`` operations each; the reference ``plain_units`` of them, where all would take too long."""
+    """The same work, done by fedaf and by the reference.
+
+    Args:
+        name: Group and name, as in ``condense/client``.
+        what: What one unit is, for the table.
+        flop: Floating point operations of a unit.
+        units: Units that ``ours`` computes in a call.
+        repeats: How often each action is timed.
+        ours: Prepares fedaf's work and returns the action to time.
+        reference: Prepares the reference's work and returns the action to time.
+        reference_units: Units that ``reference`` computes in a call, if fewer.
+    """
 
     name: str
     what: str
@@ -71,21 +103,21 @@ class Benchmark:
     repeats: int
     ours: Callable[[], Action]
     reference: Callable[[], Action]
-    plain_units: int | None = None
+    reference_units: int | None = None
 
     def measure(self, device: torch.device) -> tuple[Timing, int | None]:
-        """Seconds of both, and the bytes that ours needs."""
+        """Return the time of both, and the peak memory of ours in bytes."""
         meter = MemoryMeter(device)
         ours = self.ours()
         ours()
-        memory = meter.read()  # before there is a reference that needs some too
+        memory = meter.read()  # before the reference allocates any
         plain = reference.tf32()(self.reference())
         plain()
         return interleaved(ours, plain, self.repeats, device=device), memory
 
     def figures(self, timing: Timing, memory: int | None, *, device: torch.device, peak: float) -> Figures:
-        """For one unit, where the device does at most ``peak`` operations a second."""
-        ours, plain = timing.ours / self.units, timing.reference / (self.plain_units or self.units)
+        """Return the figures of one unit, for a device with ``peak`` FLOP/s."""
+        ours, plain = timing.ours / self.units, timing.reference / (self.reference_units or self.units)
         return Figures(
             name=self.name,
             ours_ms=1e3 * ours,
@@ -99,7 +131,20 @@ class Benchmark:
 
 
 class Bench:
-    """The benchmarks of a group (one of ``GROUPS``) for an engine."""
+    """The benchmarks of a group, on one engine.
+
+    Args:
+        group: One of ``GROUPS``.
+        device: The name of the device.
+        engine: The name of the engine.
+        precision: The name of the precision.
+        repeats: How often each action is timed; ``None`` chooses by device.
+        quick: Use tiny shapes, as a smoke test.
+        memory_budget: Bytes that one step may use; ``None`` chooses by device.
+
+    Raises:
+        UserError: If a name is unknown, or not available on this machine.
+    """
 
     def __init__(
         self,
@@ -113,31 +158,37 @@ class Bench:
         memory_budget: int | None = None,
     ) -> None:
         if group not in GROUPS:
-            raise UserError(f"unknown benchmark {group!r}{nearest(group, GROUPS)}; allowed is {', '.join(GROUPS)}.")
+            raise UserError(
+                f"unknown benchmark {group!r}{nearest(group, GROUPS)}; expected one of {', '.join(GROUPS)}.",
+                code="FEDAF-BENCH-UNKNOWN",
+            )
         self.engine = make_engine(engine, resolve_device(device), precision=precision, memory_budget=memory_budget)
         self._effort = _QUICK if quick else _CUDA if self.engine.device.type == "cuda" else _CPU
-        known = _benchmarks(Work(self.engine, self._effort.scale), self._effort, repeats)
+        known = _benchmarks(Work(self.engine, self._effort.scale), self._effort, repeats or self._effort.repeats)
         self.benchmarks = [b for b in known if group in ("all", b.name.partition("/")[0])]
 
-    def run(self, say: Callable[[str], object]) -> tuple[list[Figures], Peaks]:
-        """Measure everything; ``say`` is told what is next. Peaks are taken before, between and after the benchmarks,
-        and the best ones count: others may have used the machine meanwhile."""
+    def run(self, on_start: Callable[[str], object]) -> tuple[list[Figures], Peaks]:
+        """Run all benchmarks, and call ``on_start`` with the name of each before it starts.
+
+        The peaks are the best of measurements before, between and after the benchmarks, in case other processes use the
+        machine.
+        """
         device, measured = self.engine.device, []
         peaks = self._peaks()
         for benchmark in self.benchmarks:
-            say(benchmark.name)
+            on_start(benchmark.name)
             measured.append((benchmark, *benchmark.measure(device)))
             peaks = peaks.or_better(self._peaks())
         return [b.figures(timing, memory, device=device, peak=peaks.flop) for b, timing, memory in measured], peaks
 
     def _peaks(self) -> Peaks:
-        """What the device can do in the precision of the engine."""
+        """Measure the peak performance in the engine's precision."""
         dtype = torch.bfloat16 if self.engine.precision == "bf16" else torch.float32
         with self.engine.autocast():
             return measure_peaks(self.engine.device, dtype, side=self._effort.matrix, copied=self._effort.copied)
 
     def tf32(self) -> str:
-        """Where ours and the reference compute in TF32, in words."""
+        """Describe the TF32 flags of ours and of the reference."""
         if self.engine.device.type != "cuda":
             return "no TF32"
         with self.engine.autocast():
@@ -147,8 +198,7 @@ class Bench:
 
 
 def forward_flop(model: nn.Module, task: Task) -> int:
-    """Operations of one image's pass through the convolutions and linear layers; a multiplication with an addition
-    counts as two."""
+    """Return the FLOP of an image's forward pass through convolutions and linear layers; a multiply-add counts as 2."""
     image = torch.zeros(1, *task.image_shape)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(image)
@@ -160,20 +210,20 @@ def _tf32_flags() -> str:
     return " ".join(f"{name} {'on' if flag else 'off'}" for name, flag in flags.items())
 
 
-def _benchmarks(work: Work, effort: _Effort, repeats: int | None) -> list[Benchmark]:
+def _benchmarks(work: Work, effort: _Effort, repeats: int) -> list[Benchmark]:
     scale, pairs = effort.scale, sum(map(len, effort.split))
     forward = forward_flop(work.method.build_model(Key(0)), work.task)
-    condensed = forward * (scale.real_batch + 2 * scale.ipc)  # real images forward, the others back to their pixels
+    # Real images need a forward pass, condensed images a forward pass and a backward pass to their pixels.
+    condensed = forward * (scale.real_batch + 2 * scale.ipc)
     trained = 3 * forward
-    often = repeats or effort.repeats
 
     def condensing(name: str, what: str, split: Split, flop: float, units: int) -> Benchmark:
         ours, plain = partial(work.our_condensation, split), partial(work.reference_condensation, split)
-        return Benchmark(name, what, flop, units * scale.block, often, ours, plain)
+        return Benchmark(name, what, flop, units * scale.block, repeats, ours, plain)
 
     def training(name: str, batch: int) -> Benchmark:
         ours, plain = partial(work.our_training, batch), partial(work.reference_training, batch)
-        return Benchmark(name, f"step, batch {batch}", trained * batch, scale.block, often, ours, plain)
+        return Benchmark(name, f"step, batch {batch}", trained * batch, scale.block, repeats, ours, plain)
 
     return [
         condensing("condense/client", "step, 2 classes", [[0, 1]], 2 * condensed, 1),
@@ -183,18 +233,19 @@ def _benchmarks(work: Work, effort: _Effort, repeats: int | None) -> list[Benchm
         Benchmark(
             "round/fedaf",
             f"round: {pairs} pairs, steps {scale.round_steps}, epochs {scale.round_epochs}",
-            pairs * (forward * scale.held + condensed * scale.round_steps + trained * scale.ipc * scale.round_epochs),
+            pairs
+            * (forward * scale.per_class + condensed * scale.round_steps + trained * scale.ipc * scale.round_epochs),
             1,
-            often,
+            repeats,
             partial(work.our_round, effort.split),
             partial(work.reference_round, effort.split),
         ),
-        *(_crowd(work, clients, often) for clients in effort.crowds),
+        *(_small_clients(work, clients, repeats) for clients in effort.small_clients),
     ]
 
 
-def _crowd(work: Work, clients: int, repeats: int) -> Benchmark:
-    """Many small clients, each with two classes."""
+def _small_clients(work: Work, clients: int, repeats: int) -> Benchmark:
+    """Return the benchmark of many small clients with two classes each."""
     few = min(clients, 10)
     small = work.small()
     step = forward_flop(work.method.build_model(Key(0)), work.task) * (small.real_batch + 2 * small.ipc)
@@ -204,7 +255,7 @@ def _crowd(work: Work, clients: int, repeats: int) -> Benchmark:
         step,
         2 * clients * small.local_steps,
         repeats,
-        partial(work.our_crowd, clients),
-        partial(work.reference_crowd, few),
-        plain_units=2 * few * small.local_steps,
+        partial(work.our_small_clients, clients),
+        partial(work.reference_small_clients, few),
+        reference_units=2 * few * small.local_steps,
     )

@@ -1,4 +1,4 @@
-"""How ``fedaf bench`` measures: seconds, memory, and what the device can do at most."""
+"""Measurements of ``fedaf bench``: time, memory, and the peak performance of the device."""
 
 import ctypes
 import gc
@@ -10,7 +10,7 @@ from statistics import median
 
 import torch
 
-#: What is timed.
+#: A function to be timed.
 Action = Callable[[], object]
 
 _PEAK_REPEATS = 5
@@ -18,7 +18,7 @@ _PEAK_REPEATS = 5
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds of a call."""
+    """Median time of a call in seconds."""
 
     ours: float
     reference: float
@@ -26,7 +26,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The fastest of a few large matrix products and copies: operations and bytes (read and written) a second."""
+    """Peak performance, from a few large matrix products and copies: FLOP/s, and bytes read and written per second."""
 
     flop: float
     bytes: float
@@ -36,7 +36,7 @@ class Peaks:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all it was told."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -44,14 +44,16 @@ def synchronise(device: torch.device) -> None:
 
 
 def interleaved(ours: Action, reference: Action, repeats: int, *, device: torch.device) -> Timing:
-    """Call both in turn, so that a machine that slows down slows both down. Both are warm: their first calls, which
-    build and load what they need, have been made."""
+    """Time two actions in turn, so that a change in the machine's speed affects both.
+
+    Both must have been called before, so that compilation and loading are not timed.
+    """
     seconds = [(timed(ours, device), timed(reference, device)) for _ in range(repeats)]
     return Timing(*(median(column) for column in zip(*seconds, strict=True)))
 
 
 def timed(action: Action, device: torch.device) -> float:
-    """Seconds until the device is done with it."""
+    """Return the seconds until the device has finished the action."""
     synchronise(device)
     started = time.perf_counter()
     action()
@@ -60,7 +62,7 @@ def timed(action: Action, device: torch.device) -> float:
 
 
 def measure_peaks(device: torch.device, dtype: torch.dtype, *, side: int, copied: int) -> Peaks:
-    """Of products of square matrices with this ``side`` and copies of so many bytes, under the TF32 flags as set."""
+    """Measure the peaks with products of matrices [side, side] and copies of ``copied`` bytes."""
     left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     product = torch.empty_like(left)
     source = torch.zeros(copied, dtype=torch.uint8, device=device)
@@ -76,12 +78,14 @@ def measure_peaks(device: torch.device, dtype: torch.dtype, *, side: int, copied
 
 
 class MemoryMeter:
-    """Bytes needed at most since it was made, beyond those in use then; ``None`` where that cannot be told. On CUDA
-    what PyTorch allocates, on Linux the memory of the process."""
+    """The peak memory since it was created, in bytes, beyond what was in use then.
+
+    On CUDA this is what PyTorch allocates, on Linux the memory of the process.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        gc.collect()  # what nobody uses any longer is not in use
+        gc.collect()  # unreachable objects must not count as in use
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             self._before: int | None = torch.cuda.memory_allocated(device)
@@ -89,6 +93,7 @@ class MemoryMeter:
             self._before = _resident("VmRSS") if device.type == "cpu" and _reset_peak() else None
 
     def read(self) -> int | None:
+        """Return the bytes, or ``None`` if this platform does not report them."""
         if self._before is None:
             return None
         cuda = self._device.type == "cuda"
@@ -97,11 +102,11 @@ class MemoryMeter:
 
 
 def _reset_peak() -> bool:
-    """Give back what is free, whose use would not be seen, and let Linux forget how much this process needed before."""
+    """Return free memory to Linux, whose reuse it would not count, and reset the peak of this process."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-    except (AttributeError, OSError, TypeError):  # not Linux, or not with glibc
+    except (AttributeError, OSError, TypeError):  # not Linux, or not glibc
         return False
     return True
 

@@ -1,5 +1,7 @@
-"""The work that ``fedaf bench`` times: ours, and the same by the plain loops, on the same made-up data. Each function
-makes everything ready and returns what is timed."""
+"""The work that ``fedaf bench`` times, by fedaf ("ours") and by the plain loops ("reference"), on equal random images.
+
+Each method prepares the work and returns the action that is timed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,19 +11,20 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from fedaf.bench import reference as reference
+from fedaf.bench import reference
 from fedaf.bench.timing import Action
 from fedaf.condensation.condenser import Condensation, Job, Objective, Room, condense
 from fedaf.condensation.resampling import Blended
+from fedaf.config.settings import ModelTable
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules, play_round
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.models import registry as models
+from fedaf.models import builtin
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
-from fedaf.protocol import Architecture, FedafError, Key, Shard, Task
+from fedaf.protocol import FedafError, Key, Shard, Task
 from fedaf.training.fit import Training
 from fedaf.transports.local import LocalTransport
 
@@ -34,9 +37,9 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the work is: ``held`` are a client's images of a class, ``block`` the steps that are timed together."""
+    """The size of the work. ``per_class``: a client's images of a class. ``block``: steps that are timed together."""
 
-    held: int
+    per_class: int
     block: int
     round_steps: int
     round_epochs: int
@@ -49,12 +52,12 @@ class Scale:
 
 
 class Work:
-    """Everything to be timed on one device, at one scale."""
+    """All work to be timed on one engine, at one scale."""
 
     def __init__(self, engine: EagerEngine, scale: Scale) -> None:
         self.scale, self._engine, self._device = scale, engine, engine.device
         mean, std = (0.5,) * 3, (0.25,) * 3
-        self.task = Task("bench", 3, scale.side, scale.side, _CLASSES, mean, std, reference.VARIATIONS)
+        self.task = Task("bench", 3, scale.side, scale.side, _CLASSES, mean, std, reference.AUGMENTATION)
         self.options = FedAFOptions(
             ipc=scale.ipc,
             real_batch=scale.real_batch,
@@ -62,15 +65,15 @@ class Work:
             server_epochs=scale.round_epochs,
             server_batch=scale.server_batch,
         )
-        build = partial(models.build, "convnet", self.task, depth=3, width=scale.filters, norm="batch")
-        self.method = FedAF(self.options, self.task, Architecture(build))
+        table = ModelTable(width=scale.filters)
+        self.method = FedAF(self.options, self.task, builtin.architecture("convnet", self.task, table))
 
     def our_condensation(self, split: Split) -> Action:
-        """A block of steps of all clients, under fresh networks."""
+        """A block of condensation steps of all clients, with fresh networks."""
         model = self.method.build_model(_KEY).to(self._device)
         networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
         jobs = [
-            Job(self._shard(classes), list(classes), self._start(classes), _KEY.derive("client", number))
+            Job(self._shard(classes), list(classes), self._initial_images(classes), _KEY.derive("client", number))
             for number, classes in enumerate(split)
         ]
         work = Condensation(
@@ -93,7 +96,10 @@ class Work:
         return block
 
     def reference_condensation(self, split: Split) -> Action:
-        clients = [(list(self._pools(classes).values()), self._start(classes).to(self._device)) for classes in split]
+        clients = [
+            (list(self._images_by_class(classes).values()), self._initial_images(classes).to(self._device))
+            for classes in split
+        ]
 
         def block() -> None:
             for pools, images in clients:
@@ -110,34 +116,40 @@ class Work:
         return block
 
     def small(self) -> FedAFOptions:
-        """What small clients do."""
+        """Return the options of small clients."""
         quick = {"ipc": 5, "real_batch": 8} if self.scale.side < 32 else {"ipc": 10, "real_batch": 32}
-        steps = 2 * self.scale.block  # on the device's own terms
+        steps = 2 * self.scale.block
         return self.options.model_copy(update={**quick, "local_steps": steps, "min_samples": 10})
 
-    def our_crowd(self, clients: int) -> Action:
-        """The whole condensation of so many clients with two small classes each, in groups that fit the memory."""
+    def our_small_clients(self, clients: int) -> Action:
+        """The whole condensation of many clients with two small classes each, in chunks that fit the memory budget."""
         options, model = self.small(), self.method.build_model(_KEY).to(self._device)
         networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
         objective = Objective(Backbone(model, self.task, self._device), networks)
         jobs = [
             Job(
-                self._shard(classes, held=25), classes, self._start(classes, options.ipc), _KEY.derive("client", number)
+                self._shard(classes, per_class=25),
+                classes,
+                self._initial_images(classes, options.ipc),
+                _KEY.derive("client", number),
             )
             for number, classes in enumerate([number % 10, (number + 1) % 10] for number in range(clients))
         ]
 
-        def everyone() -> None:
+        def condense_all() -> None:
             for _ in condense(jobs, objective, options=options, task=self.task, engine=self._engine):
                 pass
 
-        return everyone
+        return condense_all
 
-    def reference_crowd(self, clients: int) -> Action:
+    def reference_small_clients(self, clients: int) -> Action:
         options = self.small()
-        pools, start = self._pools([0, 1], held=25), self._start([0, 1], options.ipc).to(self._device)
+        pools, start = (
+            self._images_by_class([0, 1], per_class=25),
+            self._initial_images([0, 1], options.ipc).to(self._device),
+        )
 
-        def everyone() -> None:
+        def condense_all() -> None:
             for _ in range(clients):
                 reference.condense(
                     list(pools.values()),
@@ -149,10 +161,10 @@ class Work:
                     momentum=options.image_momentum,
                 )
 
-        return everyone
+        return condense_all
 
     def our_training(self, batch: int) -> Action:
-        """An epoch on a block of batches."""
+        """One epoch on a block of batches."""
         training = Training(
             self.method.build_model(_KEY),
             *self._batches(batch),
@@ -170,7 +182,7 @@ class Work:
         return partial(
             reference.train,
             self._plain_network().requires_grad_(),
-            self._seen(images),
+            self._normalised(images),
             labels.to(self._device),
             epochs=1,
             batch=batch,
@@ -179,7 +191,7 @@ class Work:
         )
 
     def our_round(self, split: Split) -> Action:
-        """The second round, the first that has all terms of the loss; from the same state at every call."""
+        """The second round, which is the first with all loss terms; each call starts from the same state."""
         shards = {f"client-{number}": self._shard(classes) for number, classes in enumerate(split)}
         server = replace(self.method.initial(_KEY), round=1)
 
@@ -196,12 +208,15 @@ class Work:
                 observer=Observer(),
             )
             if report.failures:
-                raise FedafError(f"a client of the benchmark failed: {next(iter(report.failures.values()))}.")
+                raise FedafError(
+                    f"a client of the benchmark failed: {next(iter(report.failures.values()))}.",
+                    code="FEDAF-BENCH-FAILED",
+                )
 
         return play
 
     def reference_round(self, split: Split) -> Action:
-        clients = [self._pools(classes) for classes in split]
+        clients = [self._images_by_class(classes) for classes in split]
 
         def play() -> None:
             model = self._plain_network().requires_grad_()
@@ -209,28 +224,28 @@ class Work:
 
         return play
 
-    def _shard(self, classes: Sequence[int], held: int | None = None) -> Shard:
-        """Of a client with these classes, the same data each time; which they are does not matter for the time."""
-        labels = torch.tensor(classes).repeat_interleave(held or self.scale.held)
+    def _shard(self, classes: Sequence[int], per_class: int | None = None) -> Shard:
+        """Return a client's random images of these classes, the same in every call."""
+        labels = torch.tensor(classes).repeat_interleave(per_class or self.scale.per_class)
         return Shard(self._images(len(labels)), labels, _CLASSES)
 
-    def _pools(self, classes: Sequence[int], held: int | None = None) -> reference.Pools:
-        shard = self._shard(classes, held)
-        return {label: self._seen(shard.images[shard.rows_of(label)]) for label in classes}
+    def _images_by_class(self, classes: Sequence[int], per_class: int | None = None) -> reference.ImagesByClass:
+        shard = self._shard(classes, per_class)
+        return {label: self._normalised(shard.images[shard.rows_of(label)]) for label in classes}
 
-    def _start(self, classes: Sequence[int], ipc: int | None = None) -> Tensor:
+    def _initial_images(self, classes: Sequence[int], ipc: int | None = None) -> Tensor:
         return torch.randn(len(classes), ipc or self.scale.ipc, *self.task.image_shape, generator=_KEY.torch())
 
     def _batches(self, batch: int) -> tuple[Tensor, Tensor]:
-        """A block of batches with random labels."""
+        """Return images for a block of batches, with random labels."""
         size = self.scale.block * batch
         return self._images(size), torch.randint(_CLASSES, (size,), generator=_KEY.torch())
 
     def _images(self, size: int) -> Tensor:
         return torch.randint(256, (size, *self.task.image_shape), dtype=torch.uint8, generator=_KEY.torch())
 
-    def _seen(self, images: Tensor) -> Tensor:
-        """Images as a network sees them, on the device."""
+    def _normalised(self, images: Tensor) -> Tensor:
+        """Return normalised images on the device."""
         return normalise(images.to(self._device), self.task.mean, self.task.std)
 
     def _plain_network(self) -> reference.PlainConvNet:

@@ -1,4 +1,4 @@
-"""``fedaf bench``: how fast this package is here, beside a plain loop."""
+"""``fedaf bench``: the speed of fedaf on this machine, compared with plain PyTorch loops."""
 
 import json
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedaf.cli.terminal import print_line
+from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,24 +20,35 @@ if TYPE_CHECKING:
 
 
 def bench(
-    group: Annotated[str, typer.Argument(help="condense, server, local, round, scale or all.")] = "all",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    engine: Annotated[str, typer.Option(help="auto, eager or compiled.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch. (default: its own choice)")] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="How often each is timed. (default: by device)")] = None,
-    memory_budget: Annotated[
-        int | None, typer.Option(min=1, help="Memory of a step, in MiB. (default: by device)")
+    group: Annotated[str, typer.Argument(help="Benchmarks: condense, server, local, round, scale or all.")] = "all",
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    engine: Annotated[str, typer.Option(help=f"Engine: auto, {ENGINES.choices}.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Precision: auto, fp32, tf32 or bf16.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of PyTorch. (default: chosen by PyTorch)")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Tiny shapes: shows that it works, measures nothing.")] = False,
-    file: Annotated[Path | None, typer.Option("--json", help="File for the figures, a list of records.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Measurements of each benchmark. (default: by device)")
+    ] = None,
+    memory_budget: Annotated[
+        int | None, typer.Option(min=1, help="Memory budget of a step, in MiB. (default: by device)")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smoke test with tiny shapes; the times mean nothing.")
+    ] = False,
+    file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this JSON file, a list of records.")
+    ] = None,
 ) -> None:
-    """Time steps of condensation and training and a round of FedAF, beside a plain PyTorch loop, on made-up data.
+    """Time condensation, training and a round of FedAF, and compare with plain PyTorch loops on random images.
 
-    It takes about two minutes. docs/BENCHMARKS.md says what is counted, and how.
+    Takes about two minutes. docs/BENCHMARKS.md defines what is measured.
     """
     if file is not None and not file.absolute().parent.is_dir():
-        raise UserError(f"--json {file} cannot be written, as its folder does not exist; make it first.")
+        raise UserError(
+            f"--json {file} cannot be written, because its folder does not exist; create it first.",
+            code="FEDAF-BENCH-FILE",
+        )
     import torch
 
     from fedaf.bench.suite import Bench
@@ -84,7 +96,7 @@ def _table(bench: "Bench", figures: "Sequence[Figures]") -> Table:
 
 
 def _conditions(bench: "Bench", figures: "Sequence[Figures]", peaks: "Peaks") -> str:
-    """What the figures hold for."""
+    """Describe the conditions of the measurement."""
     import torch
 
     return ", ".join(

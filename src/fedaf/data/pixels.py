@@ -1,13 +1,12 @@
 """Between pixels as stored and sent (uint8) and pixels as a model sees them (normalised float32)."""
 
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-log = logging.getLogger(__name__)
+from fedaf.kernels.available import kernels_work
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -30,21 +29,6 @@ def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
     """The inverse of ``normalise``, clamped and rounded: what is uploaded."""
     scale, shift = _affine(tuple(mean), tuple(std), images.device)
     return images.detach().sub(shift).div_(scale).round_().clamp_(0, 255).to(torch.uint8)
-
-
-@lru_cache
-def kernels_work(device: torch.device) -> bool:
-    """Whether kernels of this package can be built for a GPU and run on it; where not, a line in the log says why."""
-    try:
-        from fedaf.kernels import pixels as pixel_kernels
-
-        image, one = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device), torch.ones(1, device=device)
-        right = float(pixel_kernels.take(image, torch.zeros(1, dtype=torch.int64, device=device), one, one)) == 1
-    except Exception as error:  # no Triton, no compiler for it, a GPU it does not know: PyTorch can do without
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        log.warning("kernels for this GPU cannot be built, and PyTorch's own are slower: %s", reason[:200])
-        return False
-    return right
 
 
 @lru_cache(maxsize=64)  # a new copy to the device for every batch would make a GPU wait for it

@@ -1,7 +1,17 @@
 """Where and how a phase computes."""
 
-from fedaf.engine.choice import ENGINES, make_engine
-from fedaf.engine.device import resolve_device
-from fedaf.engine.eager import EagerEngine
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ENGINES", "EagerEngine", "make_engine", "resolve_device"]
+__all__ = ["EagerEngine", "make_engine", "resolve_device"]
+
+if TYPE_CHECKING:
+    from fedaf.engine.choice import EagerEngine, make_engine, resolve_device
+
+
+def __getattr__(name: str) -> Any:
+    """Import PyTorch only when an engine is needed: ``fedaf.engine.registry`` must list names without it."""
+    if name in __all__:
+        from fedaf.engine import choice
+
+        return getattr(choice, name)
+    raise AttributeError(f"module 'fedaf.engine' has no attribute {name!r}")

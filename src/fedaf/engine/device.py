@@ -1,4 +1,4 @@
-"""From the word a user gives to a device that is there."""
+"""From a device name to a device of this machine."""
 
 import torch
 
@@ -6,7 +6,11 @@ from fedaf.protocol import UserError
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` takes cuda, then mps, then cpu; any other name must be there."""
+    """Return the device called ``name``; ``auto`` prefers cuda, then mps, then cpu.
+
+    Raises:
+        UserError: If the name is unknown, or this machine has no such device.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -16,10 +20,17 @@ def resolve_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"unknown device {name!r}; allowed is auto, cpu, cuda, cuda:N or mps.")
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        raise UserError(f"device {name!r} is not on this machine, which has {found} CUDA devices; try --device auto.")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("device 'mps' is not on this machine; try --device auto.")
+        raise UserError(
+            f"unknown device {name!r}; expected one of auto, cpu, cuda, cuda:N, mps.", code="FEDAF-DEVICE-UNKNOWN"
+        )
+    available = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }[device.type]
+    if device.type != "cpu" and (device.index or 0) >= available:
+        raise UserError(
+            f"this machine has {available} {device.type} devices, so {name!r} is not available; use --device auto.",
+            code="FEDAF-DEVICE-MISSING",
+        )
     return device

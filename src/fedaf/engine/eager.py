@@ -1,4 +1,4 @@
-"""The plain engine: PyTorch as it is, in chunks that fit a memory budget. Faster engines are tested against it."""
+"""The eager engine: plain PyTorch, in chunks that fit a memory budget. Other engines are tested against it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ import torch
 from fedaf.engine.precision import Precision, cast, settings
 from fedaf.protocol import DeadlineExceeded
 
-_CPU_BUDGET = 128 << 20  # fits beside everything else on a small machine
-_CUDA_SHARE = 0.5
+_CPU_BUDGET = 128 << 20  # bytes; leaves room for everything else on a small machine
+_CUDA_SHARE = 0.5  # of the memory that is free
 
 
 def _silent(done: int, total: int) -> None:
@@ -21,9 +21,20 @@ def _silent(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class EagerEngine:
-    """Implements ``fedaf.protocol.Engine``. ``watch`` and ``until`` give views of it for one delivery."""
+    """Implements ``fedaf.protocol.Engine``. Custom engines derive from this class.
+
+    Args:
+        device: The device that it computes on.
+        memory_budget: Bytes that one chunk of work may use; ``None`` chooses by device.
+        precision: The precision of networks under ``autocast``.
+        listener: Called with (done, total) after each step.
+        deadline: Time (``time.monotonic``) after which ``tick`` raises ``DeadlineExceeded``.
+    """
 
     name: ClassVar[str] = "eager"
+    needs_cuda: ClassVar[bool] = False
+    #: Whether the precision ``auto`` is bf16 on GPUs that support it, else tf32.
+    prefers_bf16: ClassVar[bool] = False
 
     device: torch.device
     memory_budget: int | None = None
@@ -32,37 +43,44 @@ class EagerEngine:
     deadline: float | None = None
 
     def chunks(self, count: int, item_bytes: int) -> Iterator[slice]:
+        """Split ``count`` items into slices that fit the memory budget."""
         size = max(1, self.budget // max(1, item_bytes))
         for start in range(0, count, size):
             yield slice(start, min(count, start + size))
 
     def tick(self, done: int, total: int) -> None:
+        """Report progress between two steps; raise ``DeadlineExceeded`` after the deadline."""
         self.listener(done, total)
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise DeadlineExceeded("the deadline has passed")
+            raise DeadlineExceeded("the deadline has passed", code="FEDAF-DEADLINE")
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
+        """Run networks in this engine's precision within the block."""
         with self._settings(), cast(self.precision):
             yield
 
     def in_fp32(self) -> Self:
+        """Return this engine with precision fp32."""
         return replace(self, precision="fp32")
 
     def capture(self, step: Callable[[], None]) -> Callable[[], None]:
-        def step_in_our_settings() -> None:  # for backward passes too
+        """Return a function that repeats ``step``; see ``fedaf.protocol.Engine`` for what a step may do."""
+
+        def step_with_settings() -> None:  # they apply to backward passes too, which are outside of autocast
             with self._settings():
                 step()
 
-        return step_in_our_settings
+        return step_with_settings
 
     def _settings(self) -> AbstractContextManager[None]:
         if self.device.type != "cuda":
             return nullcontext()
-        return settings(self.precision, try_algorithms=False)
+        return settings(self.precision, benchmark=False)
 
     @property
     def budget(self) -> int:
+        """The memory budget in bytes."""
         if self.memory_budget is not None:
             return self.memory_budget
         if self.device.type == "cuda":
@@ -70,7 +88,9 @@ class EagerEngine:
         return _CPU_BUDGET
 
     def watch(self, listener: Callable[[int, int], None]) -> Self:
+        """Return this engine with another progress listener."""
         return replace(self, listener=listener)
 
     def until(self, deadline: float | None) -> Self:
+        """Return this engine with another deadline."""
         return replace(self, deadline=deadline)

@@ -1,8 +1,8 @@
-"""How exactly networks compute."""
+"""The precision of a network's arithmetic."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -11,27 +11,35 @@ from fedaf.protocol import UserError
 Precision = Literal["fp32", "tf32", "bf16"]
 
 
-def resolve_precision(name: str, device: torch.device, *, fast: bool) -> Precision:
-    """``auto`` is exact on a CPU; on a GPU it is what the hardware is fast at: bf16, or tf32 without ``fast``."""
+def resolve_precision(name: str, device: torch.device, *, prefer_bf16: bool) -> Precision:
+    """Return the precision called ``name``.
+
+    ``auto`` is fp32 on a CPU. On CUDA it is bf16 if ``prefer_bf16`` and the GPU supports it, else tf32.
+    """
     cuda = device.type == "cuda"
     if name == "auto":
-        half = fast and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-        return "bf16" if half else "tf32" if cuda else "fp32"
-    if name not in ("fp32", "tf32", "bf16"):
-        raise UserError(f"unknown precision {name!r}; allowed is auto, fp32, tf32 or bf16.")
+        bf16 = prefer_bf16 and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if bf16 else "tf32" if cuda else "fp32"
+    if name not in get_args(Precision):
+        raise UserError(
+            f"unknown precision {name!r}; expected one of auto, {', '.join(get_args(Precision))}.",
+            code="FEDAF-ENGINE-PRECISION",
+        )
     if name != "fp32" and not cuda:
-        raise UserError(f"precision {name!r} needs a CUDA device, and this run is on {device}; use auto or fp32.")
+        raise UserError(
+            f"precision {name!r} needs a CUDA device, and this run is on {device}; use auto or fp32.",
+            code="FEDAF-ENGINE-DEVICE",
+        )
     return name  # type: ignore[return-value]
 
 
 @contextmanager
-def settings(precision: Precision, *, try_algorithms: bool) -> Iterator[None]:
-    """Inside, products of float32 on a GPU are rounded to tf32 or are not, and cuDNN tries its algorithms or does not;
-    afterwards PyTorch's settings are as they were."""
+def settings(precision: Precision, *, benchmark: bool) -> Iterator[None]:
+    """Set PyTorch's TF32 flags and cuDNN's ``benchmark`` flag within the block."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark
     cudnn.allow_tf32 = matmul.allow_tf32 = precision != "fp32"
-    cudnn.benchmark = try_algorithms
+    cudnn.benchmark = benchmark
     try:
         yield
     finally:
@@ -39,5 +47,5 @@ def settings(precision: Precision, *, try_algorithms: bool) -> Iterator[None]:
 
 
 def cast(precision: Precision) -> AbstractContextManager[None]:
-    """Inside, layers of a network on a GPU compute in bf16 where that is the precision; losses stay float32."""
+    """Autocast layers on CUDA to bf16 if that is the precision; losses stay float32."""
     return torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -3,13 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 from fedaf.common.registry import Registry
+from fedaf.errors import UserError
 
 if TYPE_CHECKING:
     from fedaf.engine.eager import EagerEngine
 
 
 def _check(name: str, found: Any) -> "type[EagerEngine]":
-    return found  # type: ignore[no-any-return]
+    from fedaf.engine.eager import EagerEngine
+
+    if not (isinstance(found, type) and issubclass(found, EagerEngine)):
+        raise UserError(
+            f"engine {name!r} is {found!r}; expected a class derived from fedaf.engine.EagerEngine.",
+            code="FEDAF-ENGINE-TYPE",
+        )
+    return found
 
 
 ENGINES: "Registry[type[EagerEngine]]" = Registry(

@@ -1,6 +1,7 @@
-"""Triton kernels for a ConvNet's block: normalisation, ReLU and 2x2 average pooling in one pass over the convolution,
-whose output lies in memory, channels-last. It is a matrix [places, C]; kernels work on tiles of ``rows`` places with
-all channels.
+"""Triton kernels for a ConvNet block: normalisation, ReLU and 2x2 average pooling in one pass over memory.
+
+The convolution's output is stored channels-last, as a matrix [places, C], where a place is one pixel of one image.
+Kernels work on tiles of ``rows`` places with all channels. ``launch.py`` launches them.
 """
 
 from typing import Any, NamedTuple
@@ -8,11 +9,11 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-INTERPRETED: bool = triton.knobs.runtime.interpret  # as kernels are defined: they run in Python, on any device
+INTERPRETED: bool = triton.knobs.runtime.interpret  # whether kernels run in Triton's interpreter, on any device
 
 
 class View(NamedTuple):
-    """A tensor of four dimensions and its strides; of filters, ``n`` is that of the output channel."""
+    """A four-dimensional tensor and its strides; for filters, ``n`` is the stride of the output channel."""
 
     data: Any
     n: Any
@@ -22,7 +23,7 @@ class View(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """What is done to each channel: without ``gamma`` nothing but a bias."""
+    """The normalisation of each channel; without ``gamma`` only a bias."""
 
     bias: Any
     gamma: Any
@@ -33,8 +34,8 @@ class Affine(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A BatchNorm's running statistics, the number of batches behind them, how fast they follow, and the bias that the
-    convolution's output is without."""
+    """A BatchNorm's running statistics, its number of batches and momentum, and the bias of the convolution, which the
+    stored output does not include."""
 
     bias: Any
     mean: Any
@@ -44,7 +45,7 @@ class Running(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many places the convolution's output has, and how large the pooled map is."""
+    """The number of places of the convolution's output, and the size of the pooled map."""
 
     places: Any
     height: Any
@@ -52,7 +53,7 @@ class Sizes(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What kernels are compiled for."""
+    """Compile-time constants of the kernels."""
 
     channels: Any
     rows: Any
@@ -70,7 +71,7 @@ def channels_of(fixed: tl.constexpr):
 
 @triton.jit
 def stored(source, place, inside, fixed: tl.constexpr):
-    """A matrix [places, C] at these places, [rows, C]."""
+    """Load rows of a matrix [places, C] as [rows, C]."""
     at = source + place[:, None].to(tl.int64) * fixed.channels + channels_of(fixed)
     return tl.load(at, mask=inside[:, None], other=0).to(tl.float32)
 
@@ -82,7 +83,7 @@ def vector(data, c):
 
 @triton.jit
 def moments(affine, c):
-    """The mean, and the reciprocal of the standard deviation, that channels ``c`` are normalised with."""
+    """Return mean and reciprocal standard deviation of channels ``c``."""
     return vector(affine.mean, c), 1 / tl.sqrt_rn(vector(affine.variance, c) + affine.eps)
 
 
@@ -102,7 +103,7 @@ def scale_and_shift(affine, fixed: tl.constexpr):
 
 @triton.jit
 def _share(gradient, place, inside, sizes, fixed: tl.constexpr):
-    """Of the gradient of the pooled map, which is the mean of four, what comes to each of these places, [rows, C]."""
+    """Return each place's share, a quarter, of the gradient of its pooling window, [rows, C]."""
     line = place // (2 * sizes.width)
     row = line // (2 * sizes.height) * sizes.height + line % (2 * sizes.height) // 2
     return 0.25 * stored(gradient, row * sizes.width + place % (2 * sizes.width) // 2, inside, fixed)
@@ -110,7 +111,7 @@ def _share(gradient, place, inside, sizes, fixed: tl.constexpr):
 
 @triton.jit
 def _corrections(affine, totals, sizes, fixed: tl.constexpr):
-    """What the batch's own statistics take from the gradient: a constant, and a multiple of the value itself."""
+    """Return the terms of BatchNorm's gradient that come from batch statistics: a constant and a multiple of z."""
     c = tl.arange(0, fixed.channels)
     mean, deviation = moments(affine, c)
     over = vector(affine.gamma, c) * deviation / sizes.places.to(tl.float32)
@@ -121,7 +122,7 @@ def _corrections(affine, totals, sizes, fixed: tl.constexpr):
 
 @triton.jit
 def through(z, share, scale, shift, constant, multiple):
-    """The gradient of the convolution's output ``z``."""
+    """Return the gradient of the convolution's output ``z``."""
     result = scale[None, :] * tl.where(z * scale[None, :] + shift[None, :] > 0, share, 0)
     if constant is not None:
         result -= constant + multiple * z
@@ -130,7 +131,7 @@ def through(z, share, scale, shift, constant, multiple):
 
 @triton.jit
 def forward(source, affine, pooled, sizes, fixed: tl.constexpr):
-    """Each program pools ``rows`` windows."""
+    """Compute the pooled map; each program computes ``rows`` windows."""
     scale, shift = scale_and_shift(affine, fixed)
     window = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
     inside = 4 * window < sizes.places
@@ -147,7 +148,7 @@ def forward(source, affine, pooled, sizes, fixed: tl.constexpr):
 
 @triton.jit
 def statistics(source, partials, sizes, fixed: tl.constexpr):
-    """Each program's sum of values and of their squares, [2, C, programs]."""
+    """Sum the values and their squares, per program: [2, C, programs]."""
     total = tl.full((fixed.channels,), 0, tl.float32)
     squares = tl.full((fixed.channels,), 0, tl.float32)
     for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
@@ -155,11 +156,11 @@ def statistics(source, partials, sizes, fixed: tl.constexpr):
         z = stored(source, place, place < sizes.places, fixed)
         total += tl.sum(z, 0)
         squares += tl.sum(z * z, 0)
-    _keep(partials, total, squares, fixed)
+    _store_partials(partials, total, squares, fixed)
 
 
 @triton.jit
-def _keep(partials, first, second, fixed: tl.constexpr):
+def _store_partials(partials, first, second, fixed: tl.constexpr):
     mine = partials + tl.arange(0, fixed.channels) * tl.num_programs(0) + tl.program_id(0)
     tl.store(mine, first)
     tl.store(mine + fixed.channels * tl.num_programs(0), second)
@@ -169,6 +170,7 @@ def _keep(partials, first, second, fixed: tl.constexpr):
 def finish_statistics(
     partials, batch, running, programs, count, channels: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr
 ):
+    """Compute mean and variance of each channel from the programs' sums."""
     c = tl.program_id(0) * columns + tl.arange(0, columns)
     total = tl.zeros((columns, rows), tl.float32)
     squares = tl.zeros((columns, rows), tl.float32)
@@ -179,12 +181,12 @@ def finish_statistics(
         squares += tl.load(at + channels * programs, mask=program < programs, other=0)
     mean = tl.sum(total, 1) / count
     variance = tl.maximum(tl.sum(squares, 1) / count - mean * mean, 0, tl.PropagateNan.ALL)
-    keep_statistics(mean, variance, c, batch, running, count, channels)
+    store_statistics(mean, variance, c, batch, running, count, channels)
 
 
 @triton.jit
-def keep_statistics(mean, variance, c, batch, running, count, channels: tl.constexpr):
-    """Write the mean and variance of channels ``c``, and bring the running ones up to date."""
+def store_statistics(mean, variance, c, batch, running, count, channels: tl.constexpr):
+    """Store mean and variance of channels ``c``, and update the running ones."""
     tl.store(batch + c, mean)
     tl.store(batch + channels + c, variance)
     if running.bias is not None:
@@ -199,7 +201,7 @@ def keep_statistics(mean, variance, c, batch, running, count, channels: tl.const
 
 @triton.jit
 def sums(source, affine, gradient, partials, sizes, fixed: tl.constexpr):
-    """Each program's sum of gradients, and of their products with the normalised values, [2, C, programs]."""
+    """Sum the gradients and their products with normalised values, per program: [2, C, programs]."""
     scale, shift = scale_and_shift(affine, fixed)
     mean, deviation = (None, None) if affine.gamma is None else moments(affine, tl.arange(0, fixed.channels))
     total = tl.full((fixed.channels,), 0, tl.float32)
@@ -212,12 +214,12 @@ def sums(source, affine, gradient, partials, sizes, fixed: tl.constexpr):
         total += tl.sum(g, 0)
         if mean is not None:
             products += tl.sum(g * (z - mean[None, :]), 0)
-    _keep(partials, total, products if deviation is None else products * deviation, fixed)
+    _store_partials(partials, total, products if deviation is None else products * deviation, fixed)
 
 
 @triton.jit
 def source_gradient(source, affine, gradient, totals, result, sizes, fixed: tl.constexpr):
-    """Each program does ``rows`` places."""
+    """Compute the gradient of the convolution's output; each program computes ``rows`` places."""
     scale, shift = scale_and_shift(affine, fixed)
     constant, multiple = (None, None) if totals is None else _corrections(affine, totals, sizes, fixed)
     place = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)

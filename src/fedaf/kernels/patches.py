@@ -1,12 +1,14 @@
-"""Triton kernels for a ConvNet's first block, which convolves few channels: the convolution's output, by far the
-largest tensor, is never written, but computed from patches of the images wherever it is needed.
+"""Triton kernels for the first block of a ConvNet, whose input has few channels.
 
-Patches are a matrix [places, K]: at each place of the convolution's output what a filter sees there, then a one, then
-zeros. The four places of a pooling window are as many windows apart as there are.
+The convolution's output is by far the largest tensor. It is never stored, but recomputed from image patches wherever it
+is needed.
 
-With the one, the products of all patches with each other (``gram``, [K, K]) hold all that BatchNorm needs to know of
-the batch: the sum of the convolution's output, which is linear in the patches, and the sum of its squares. And their
-products with the gradient ([K, C]) hold the gradients of filters, gamma and beta together.
+Patches are a matrix [places, K]. A row holds the pixels that a filter covers at one place of the convolution's output,
+then a one, then zeros. Place q (0 to 3) of pooling window w is row q * windows + w.
+
+Because of the one, the products of all patches with each other (``gram``, [K, K]) contain what BatchNorm needs from the
+batch: the sum of the convolution's output, which is linear in the patches, and the sum of its squares. Likewise, the
+products of the patches with the gradient ([K, C]) contain the gradients of filters, gamma and beta.
 """
 
 from typing import Any, NamedTuple
@@ -17,21 +19,21 @@ import triton.language as tl
 
 from fedaf.kernels.blocks import (
     channels_of,
-    keep_statistics,
     moments,
     pointers,
     scale_and_shift,
+    store_statistics,
     stored,
     through,
     vector,
 )
 
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_TAPS = tl.constexpr(9)  # of a 3x3 filter
+_TAPS = tl.constexpr(9)  # values of a 3x3 filter
 
 
 class Images(NamedTuple):
-    """How large images are, and how they are padded."""
+    """The size and the padding of images."""
 
     height: Any
     width: Any
@@ -39,8 +41,8 @@ class Images(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What kernels are compiled for: ``seen`` numbers in a patch, in ``columns`` (K), a power of two. Products are of
-    numbers in ``dtype``."""
+    """Compile-time constants of the kernels: a patch has ``seen`` pixels in ``columns`` (K, a power of two) columns;
+    products are computed in ``dtype``."""
 
     seen: Any
     columns: Any
@@ -51,6 +53,7 @@ class Fixed(NamedTuple):
 
 @triton.jit
 def unfold(images, patches, sizes, frame, fixed: tl.constexpr):
+    """Write the patches of the images."""
     windows = sizes.places // 4
     place = (tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows))[:, None]
     q = place // windows
@@ -70,7 +73,7 @@ def unfold(images, patches, sizes, frame, fixed: tl.constexpr):
 
 @triton.jit
 def _filter_pointers(filters, c, fixed: tl.constexpr):
-    """Of the filters ``c`` as a matrix [K, c], whose rows run over input channel, row and column."""
+    """Return pointers to filters ``c`` as a matrix [K, c], whose rows run over input channel, row and column."""
     k = tl.arange(0, fixed.columns)[:, None]
     tap = k % _TAPS
     offset = k // _TAPS * filters.c + tap // 3 * filters.y + tap % 3 * filters.x
@@ -79,28 +82,31 @@ def _filter_pointers(filters, c, fixed: tl.constexpr):
 
 @triton.jit
 def _filters(filters, c, fixed: tl.constexpr):
-    """The filters ``c`` as a matrix [K, c], zero beyond the last row."""
+    """Load filters ``c`` as a matrix [K, c], padded with zeros."""
     there = (tl.arange(0, fixed.columns) < fixed.seen)[:, None]
     return tl.load(_filter_pointers(filters, c, fixed), mask=there, other=0).to(fixed.dtype)
 
 
 @triton.jit
 def _matrix(filters, fixed: tl.constexpr):
-    """All filters as a matrix [K, C]."""
+    """Load all filters as a matrix [K, C]."""
     return _filters(filters, tl.arange(0, fixed.channels), fixed)
 
 
 @triton.jit
 def _seen(patches, place, inside, fixed: tl.constexpr):
-    """The patches of these places, [rows, K]."""
+    """Load the patches of these places, [rows, K]."""
     k = tl.arange(0, fixed.columns)[None, :]
     return tl.load(patches + place[:, None].to(tl.int64) * fixed.columns + k, mask=inside[:, None], other=0)
 
 
 @triton.jit
 def pool(patches, filters, affine, pooled, sizes, fixed: tl.constexpr):
-    """The pooled map. ``rows`` are pooling windows here, and tiles [C, rows]: a thread has few channels, and of few
-    their scale and shift, which leaves it registers for four convolutions."""
+    """Compute the pooled map.
+
+    ``rows`` are pooling windows, and tiles are [C, rows]: a thread has few channels, hence few scales and shifts, and
+    enough registers for four convolutions.
+    """
     matrix = tl.trans(_matrix(filters, fixed))
     scale, shift = scale_and_shift(affine, fixed)
     windows = sizes.places // 4
@@ -121,7 +127,7 @@ def pool(patches, filters, affine, pooled, sizes, fixed: tl.constexpr):
 
 @triton.jit
 def gram(patches, partials, sizes, fixed: tl.constexpr):
-    """Each program's sum of products of patches with each other, [K, K, programs]."""
+    """Sum the products of patches with each other, per program: [K, K, programs]."""
     total = tl.full((fixed.columns, fixed.columns), 0, tl.float32)
     for start in range(tl.program_id(0) * fixed.rows, sizes.places, tl.num_programs(0) * fixed.rows):
         place = start + tl.arange(0, fixed.rows)
@@ -140,28 +146,32 @@ def _products(products, fixed: tl.constexpr):
 
 @triton.jit
 def _ones_row(matrix, fixed: tl.constexpr):
-    """The row that belongs to the one of each patch."""
+    """Return the row that belongs to the ones of the patches."""
     k = tl.arange(0, fixed.columns)[:, None]
     return tl.sum(tl.where(k == fixed.seen, matrix, 0), 0)
 
 
 @triton.jit
 def finish_gram(products, filters, batch, running, sizes, fixed: tl.constexpr):
-    """The mean and variance of the convolution's output, from the products of patches with each other. Each program
-    does ``rows`` channels, here and in ``finish_gradients``."""
+    """Compute mean and variance of the convolution's output from the products of patches with each other.
+
+    Each program computes ``rows`` channels, here and in ``finish_gradients``.
+    """
     c = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
     matrix = _filters(filters, c, fixed).to(tl.float32)
     applied = tl.dot(_products(products, fixed), matrix, input_precision="ieee")
     count = sizes.places.to(tl.float32)
     mean = _ones_row(applied, fixed) / count
     variance = tl.maximum(tl.sum(matrix * applied, 0) / count - mean * mean, 0, tl.PropagateNan.ALL)
-    keep_statistics(mean, variance, c, batch, running, count, fixed.channels)
+    store_statistics(mean, variance, c, batch, running, count, fixed.channels)
 
 
 @triton.jit
 def gradient_products(patches, filters, affine, gradient, partials, sizes, fixed: tl.constexpr):
-    """Each program's sum of products of patches with the gradient behind the ReLU, [K, C, programs]. ``rows`` are
-    pooling windows, here and in the next."""
+    """Sum the products of patches with the gradient before the ReLU, per program: [K, C, programs].
+
+    ``rows`` are pooling windows, here and in ``patch_gradients``.
+    """
     matrix = _matrix(filters, fixed)
     scale, shift = scale_and_shift(affine, fixed)
     windows = sizes.places // 4
@@ -169,7 +179,7 @@ def gradient_products(patches, filters, affine, gradient, partials, sizes, fixed
     for start in range(tl.program_id(0) * fixed.rows, windows, tl.num_programs(0) * fixed.rows):
         window = start + tl.arange(0, fixed.rows)
         inside = window < windows
-        share = 0.25 * stored(gradient, window, inside, fixed)  # a pooled number is the mean of four
+        share = 0.25 * stored(gradient, window, inside, fixed)  # a pooled value is the mean of four
         for q in range(4):
             seen = _seen(patches, q * windows + window, inside, fixed)
             z = tl.dot(seen, matrix, input_precision="ieee")
@@ -181,9 +191,11 @@ def gradient_products(patches, filters, affine, gradient, partials, sizes, fixed
 
 
 @triton.jit
-def finish_gradients(products, own, filters, affine, result, vectors, sizes, fixed: tl.constexpr):
-    """From the products of patches with the gradient, and with each other (``own``): the gradients of the filters, of
-    beta and of gamma. Without gamma: of the filters and of the bias."""
+def finish_gradients(products, gram, filters, affine, result, vectors, sizes, fixed: tl.constexpr):
+    """Compute the gradients of filters, beta and gamma; without gamma, those of filters and bias.
+
+    ``products`` are those of patches with the gradient, ``gram`` those of patches with each other.
+    """
     k = tl.arange(0, fixed.columns)[:, None]
     c = tl.program_id(0) * fixed.rows + tl.arange(0, fixed.rows)
     with_gradient = tl.load(products + k * fixed.channels + c[None, :])
@@ -196,8 +208,8 @@ def finish_gradients(products, own, filters, affine, result, vectors, sizes, fix
         correlation = (tl.sum(matrix * with_gradient, 0) - mean * total) * deviation
         tl.store(vectors + fixed.channels + c, correlation)
         count = sizes.places.to(tl.float32)
-        sums = tl.load(own + k * fixed.columns + fixed.seen)
-        centred = tl.dot(_products(own, fixed), matrix, input_precision="ieee") - sums * mean[None, :]
+        sums = tl.load(gram + k * fixed.columns + fixed.seen)
+        centred = tl.dot(_products(gram, fixed), matrix, input_precision="ieee") - sums * mean[None, :]
         slope -= sums * (total / count)[None, :] + centred * (deviation * correlation / count)[None, :]
         slope *= (vector(affine.gamma, c) * deviation)[None, :]
     tl.store(_filter_pointers(result, c, fixed), slope, mask=k < fixed.seen)
@@ -205,7 +217,7 @@ def finish_gradients(products, own, filters, affine, result, vectors, sizes, fix
 
 @triton.jit
 def patch_gradients(patches, filters, affine, gradient, result, sizes, fixed: tl.constexpr):
-    """The gradient of each number in a patch, [seen, places]: neighbours in the map lie side by side."""
+    """Compute the gradient of each value of the patches, [seen, places]: neighbouring places are adjacent in memory."""
     matrix = _matrix(filters, fixed)
     scale, shift = scale_and_shift(affine, fixed)
     k = tl.arange(0, fixed.columns)[None, :]
@@ -225,7 +237,7 @@ def patch_gradients(patches, filters, affine, gradient, result, sizes, fixed: tl
 
 @triton.jit
 def fold(columns, result, pixels, sizes, frame, inputs: tl.constexpr, tile: tl.constexpr):
-    """The sum, for each pixel, over all patches that it is in."""
+    """Sum the gradients of each pixel over all patches that contain it."""
     pixel = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = pixel < pixels
     windows = sizes.places // 4

@@ -1,4 +1,7 @@
-"""A Triton kernel for what every batch begins with: picking images and normalising them, in one pass over memory."""
+"""A Triton kernel that selects and normalises the images of a batch in one pass over memory.
+
+The PyTorch path that it is tested against is ``fedaf.data.pixels.normalise(images[rows])``.
+"""
 
 import torch
 import triton
@@ -9,7 +12,7 @@ _TILE = 1024
 
 
 def take(images: Tensor, rows: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """``images[rows] * scale + shift`` by channel in float32, of contiguous uint8 images [N, C, H, W]."""
+    """Return ``images[rows] * scale + shift`` per channel in float32, for contiguous uint8 images [N, C, H, W]."""
     result = images.new_empty((len(rows), *images.shape[1:]), dtype=torch.float32)
     channels, pixels = images.shape[1], images.shape[2] * images.shape[3]
     _take[(len(rows), triton.cdiv(channels * pixels, _TILE))](

@@ -1,1 +1,1 @@
-"""The paper's networks and users' own, and what each must offer: fresh weights from a key, features, a classifier."""
+"""The paper's networks, custom models, and their features and weights."""

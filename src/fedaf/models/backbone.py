@@ -1,4 +1,4 @@
-"""Any network seen as features followed by a classifier."""
+"""Any network as features followed by a classifier."""
 
 import copy
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fedaf.protocol import Task, Tensors, UserError
 
 
 class Backbone:
-    """Calls a network with given weights and returns both its features and its logits from one forward pass.
+    """A network that is called with given weights and returns its features and its logits from one forward pass.
 
     Features are the input of the network's last Linear in execution order, or of the layer named ``classifier``.
     """
@@ -27,7 +27,7 @@ class Backbone:
         self.activation_bytes = activation_bytes(self.model, example)
 
     def features(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> Tensor:
-        """Features [N, D] alone: the network is left where they are known."""
+        """Return the features [N, D] only; the forward pass stops there."""
         self._tap.enough = True
         try:
             self(weights, images, batch_statistics=batch_statistics)
@@ -38,8 +38,11 @@ class Backbone:
         return self._tap.take()
 
     def __call__(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> tuple[Tensor, Tensor]:
-        """Features [N, D] and logits [N, classes], dropout off. Stored weights and statistics are never written: with
-        ``batch_statistics`` BatchNorm layers use those of ``images``."""
+        """Return features [N, D] and logits [N, classes], without dropout.
+
+        With ``batch_statistics``, BatchNorm layers use the statistics of ``images``. Given weights and running
+        statistics are never changed.
+        """
         if batch_statistics:
             weights = {k: v.clone() if _is_statistic(k) else v for k, v in weights.items()}
             for module in self._batch_norms:
@@ -52,11 +55,11 @@ class Backbone:
 
 
 class _Enough(Exception):
-    """Ends a forward pass whose features are known."""
+    """Ends a forward pass once the features are known."""
 
 
 class Tap:
-    """Takes the features of any network as it is called, in training too."""
+    """Collects the features of a network whenever it is called, in train mode too."""
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device, classifier: str | None = None) -> None:
         training = model.training
@@ -65,11 +68,11 @@ class Tap:
             self.classifier = find_classifier(model.eval(), example, classifier)
         model.train(training)
         self._features: Tensor | None = None
-        self.enough = False  # nothing after the features is wanted
+        self.enough = False  # whether to stop the forward pass at the features
         model.get_submodule(self.classifier).register_forward_pre_hook(self._remember, with_kwargs=True)
 
     def take(self) -> Tensor:
-        """The features [N, D] of the last forward pass, once: they are not held any longer."""
+        """Return the features [N, D] of the last forward pass, and release them."""
         features, self._features = self._features, None
         assert features is not None, "the network has not been called"
         return features.flatten(1)
@@ -81,12 +84,23 @@ class Tap:
 
 
 def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = None) -> str:
-    """The name of the layer whose input are the features: ``classifier``, or the last Linear that a pass of
-    ``example`` calls; ``UserError`` where that layer has no single input."""
+    """Return the name of the layer whose input are the features.
+
+    Args:
+        model: The network.
+        example: Images for one forward pass.
+        classifier: The name of the layer; ``None`` is the last Linear that the forward pass calls.
+
+    Raises:
+        UserError: If there is no such layer, or it is not called exactly once.
+    """
     modules = dict(model.named_modules())
     if classifier is not None and classifier not in modules:
         layers = ", ".join(name for name in modules if name)
-        raise UserError(f"the model has no layer {classifier!r}; set model.classifier to one of {layers}.")
+        raise UserError(
+            f"the model has no layer {classifier!r}; set model.classifier to one of {layers}.",
+            code="FEDAF-MODEL-CLASSIFIER",
+        )
     called: list[str] = []
     handles = [
         module.register_forward_pre_hook(lambda _module, _inputs, name=name: called.append(name))
@@ -98,12 +112,17 @@ def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = 
         handle.remove()
     if classifier is None and not called:
         raise UserError(
-            "the model calls no Linear layer to take features before; end it with one, or set model.classifier."
+            "the model calls no Linear layer whose input could be the features; end it with one, or set "
+            "model.classifier.",
+            code="FEDAF-MODEL-CLASSIFIER",
         )
     name = called[-1] if classifier is None else classifier
     if called.count(name) != 1:
-        often = f"called {called.count(name)} times, so that its input is not one thing" if called else "never called"
-        raise UserError(f"the model's layer {name!r} is {often}; set model.classifier to one it calls once.")
+        often = f"called {called.count(name)} times" if called else "never called"
+        raise UserError(
+            f"the model's layer {name!r} is {often}; set model.classifier to a layer that is called exactly once.",
+            code="FEDAF-MODEL-CLASSIFIER",
+        )
     return name
 
 

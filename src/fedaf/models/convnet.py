@@ -4,10 +4,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.models import fused
-from fedaf.protocol import UserError
+from fedaf.kernels import fused
+from fedaf.models.builtin import ModelOptions
+from fedaf.protocol import Task, UserError
 
 NORMS = ("batch", "instance", "none")
+
+
+def convnet(task: Task, options: ModelOptions) -> "ConvNet":
+    """Build the ConvNet of ``depth`` blocks and ``width`` filters for ``task``."""
+    return ConvNet(*task.image_shape, task.num_classes, depth=options.depth, filters=options.width, norm=options.norm)
 
 
 def norm_layer(norm: str, width: int) -> nn.Module:
@@ -39,7 +45,8 @@ class ConvNet(nn.Module):
         if min(map_height, map_width) < 1:
             raise UserError(
                 f"a ConvNet of depth {depth} needs images of at least {2**depth}x{2**depth}, not {height}x{width}; "
-                "lower model.depth."
+                "lower model.depth.",
+                code="FEDAF-MODEL-DEPTH",
             )
         layers: list[nn.Module] = []
         for block in range(depth):
@@ -62,14 +69,16 @@ class ConvNet(nn.Module):
 
 
 def _block(maps: Tensor, conv: nn.Module, norm: nn.Module, _relu: nn.Module, pool: nn.Module, *, last: bool) -> Tensor:
-    """The four layers of a block one after the other, in fewer passes over memory. The last block's maps are laid out
-    to be flattened."""
+    """Compute the four layers of a block in as few passes over memory as possible.
+
+    The last block's output is contiguous, because it is flattened next.
+    """
     assert isinstance(conv, nn.Conv2d)
     if fused.supports(maps, conv, norm):
         layout = torch.contiguous_format if last else torch.channels_last
         return fused.conv_norm_relu_pool(maps, conv, norm, memory_format=layout)
     maps = maps.contiguous(memory_format=torch.channels_last)
-    if isinstance(norm, nn.BatchNorm2d) and not norm.training:  # then it is part of the convolution
+    if isinstance(norm, nn.BatchNorm2d) and not norm.training:  # folded into the convolution
         assert conv.bias is not None
         assert norm.running_mean is not None
         assert norm.running_var is not None

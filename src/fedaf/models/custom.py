@@ -1,7 +1,7 @@
-"""Models that users bring: named ``module:factory``, or a module or a factory given from Python.
+"""Models that users bring: ``module:factory``, an entry point, or a module or a factory given from Python.
 
-A factory is called with ``(in_channels, image_size, num_classes)``; ``image_size`` is a whole number for square
-images, else ``(height, width)``.
+A factory is called with ``(in_channels, image_size, num_classes)``; ``image_size`` is an integer for square images,
+else ``(height, width)``.
 """
 
 import copy
@@ -11,49 +11,76 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedaf.common.registry import load_custom, reason
+from fedaf.common.registry import reason
+from fedaf.models.registry import MODELS
 from fedaf.models.weights import initialise
 from fedaf.protocol import Architecture, Key, Task, UserError
 
 Factory = Callable[[int, int | tuple[int, int], int], nn.Module]
-PYTHON = "python:"  # begins the recorded name of a model given from Python
+PYTHON = "python:"  # prefix of the name that a configuration gives to a model from Python
 
 
 def name_of(given: nn.Module | Factory) -> str:
-    """How a configuration records a model that was given from Python."""
+    """Return the name under which a configuration saves a model given from Python."""
     if not callable(given):
-        raise UserError(f"model is {given!r}, but must be a name, an nn.Module or a callable that makes one.")
+        raise UserError(
+            f"model is {given!r}; expected a name, an nn.Module or a callable that returns one.",
+            code="FEDAF-MODEL-TYPE",
+        )
     named = given if hasattr(given, "__qualname__") else type(given)
     return f"{PYTHON}{named.__module__}.{named.__qualname__}"
 
 
-def find(name: str, given: nn.Module | Factory | None) -> Factory:
-    """The factory behind a name, or behind what was ``given`` from Python under that name."""
+def find(name: str, given: nn.Module | Factory | None, *, keep_weights: bool) -> Factory | None:
+    """Return the factory of a custom model, or ``None`` if ``name`` is a built-in model.
+
+    Args:
+        name: The name in the configuration.
+        given: The model that was given from Python under that name, if any.
+        keep_weights: Whether training starts from the weights that the model comes with.
+
+    Raises:
+        UserError: If there is no such model, or the arguments contradict each other.
+    """
+    if given is not None and not name.startswith(PYTHON):
+        raise UserError(
+            f"a model was given from Python, but the configuration names {name!r}; leave one of them out.",
+            code="FEDAF-MODEL-CONFLICT",
+        )
+    if name in MODELS:
+        if keep_weights:
+            raise UserError(
+                f"model.keep_weights has no effect on {name}, which comes without weights; leave it out.",
+                code="FEDAF-MODEL-KEEP-WEIGHTS",
+            )
+        return None
     if given is None and name.startswith(PYTHON):
         raise UserError(
-            f"the model {name!r} was given from Python and no file holds it; give it again with "
-            "fedaf.resume(DIRECTORY, model=...) or fedaf.run(model=...)."
+            f"the model {name!r} was given from Python and is not saved in any file; give it again with "
+            "fedaf.resume(DIRECTORY, model=...) or fedaf.run(model=...).",
+            code="FEDAF-MODEL-FROM-PYTHON",
         )
-    found = load_custom("model", name, "module:factory") if given is None else given
-    if isinstance(found, nn.Module):
-        module = found
-        return lambda *_: module
-    if not callable(found):
-        raise UserError(f"model {name!r} is {found!r}, which cannot be called; it must be a factory of an nn.Module.")
-    factory: Factory = found
-    return factory
+    found = MODELS.find(name) if given is None else MODELS.check(name, given)
+    return (lambda *_: found) if isinstance(found, nn.Module) else found
 
 
 def architecture(
     factory: Factory, task: Task, key: Key, *, name: str, classifier: str | None, keep_weights: bool
 ) -> Architecture:
-    """The factory's model, made once: each network is a copy of it, with fresh weights unless ``keep_weights``. What
-    the factory draws at random follows from ``key``."""
+    """Return the architecture of the factory's model.
+
+    The model is made once, and its random numbers follow from ``key``. Each network is a copy of it, with fresh weights
+    unless ``keep_weights``.
+
+    Raises:
+        UserError: If the factory fails, or makes a different model each time.
+    """
     made, again = (_make(factory, task, key, name) for _ in range(2))
     difference = first_difference(made, again, weights=keep_weights)
     if difference:
         raise UserError(
-            f"model {name!r} differs each time it is made, in {difference}; draw its random numbers with torch alone."
+            f"model {name!r} differs in {difference} each time it is made; draw its random numbers with torch only.",
+            code="FEDAF-MODEL-RANDOM",
         )
 
     def build(key: Key) -> nn.Module:
@@ -64,17 +91,19 @@ def architecture(
 
 
 def first_difference(model: nn.Module, other: nn.Module, *, weights: bool = True) -> str | None:
-    """The first parameter or buffer that two networks do not share; without ``weights`` parameters need only have
-    the same shape."""
-    ours, theirs = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (model, other))
+    """Return the name of the first parameter or buffer in which two networks differ.
+
+    Without ``weights``, parameters only need the same shape.
+    """
+    first, second = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (model, other))
     parameters = dict(model.named_parameters())
-    for name in [*ours, *(name for name in theirs if name not in ours)]:
-        if name not in ours or name not in theirs:
+    for name in [*first, *(name for name in second if name not in first)]:
+        if name not in first or name not in second:
             return name
-        mine, its = ours[name], theirs[name]
-        if is_lazy(mine) or is_lazy(its):
+        one, two = first[name], second[name]
+        if is_lazy(one) or is_lazy(two):
             continue  # has no values to compare
-        if mine.shape != its.shape or ((weights or name not in parameters) and not torch.equal(mine, its)):
+        if one.shape != two.shape or ((weights or name not in parameters) and not torch.equal(one, two)):
             return name
     return None
 
@@ -85,21 +114,21 @@ def _make(factory: Factory, task: Task, key: Key, name: str) -> nn.Module:
     try:
         with key.seeded():
             made = factory(*arguments)
-    except Exception as error:  # the factory is the user's, and may raise anything
+    except Exception as error:  # a custom factory may raise anything
         raise UserError(
             f"model {name!r} cannot be made ({reason(error)}); its factory is called with (in_channels, image_size, "
-            f"num_classes), here {arguments}."
+            f"num_classes), here {arguments}.",
+            code="FEDAF-MODEL-FACTORY",
         ) from error
     if not isinstance(made, nn.Module):
-        raise UserError(f"model {name!r} makes a {type(made).__name__}, but must make an nn.Module.")
-    return _copied(made, name)
-
-
-def _copied(model: nn.Module, name: str) -> nn.Module:
-    """A copy of its own on the CPU: the user's own is never changed."""
-    try:
-        return copy.deepcopy(model).cpu()
-    except Exception as error:  # as above
         raise UserError(
-            f"model {name!r} cannot be copied ({reason(error)}); keep only parameters, buffers and plain values in it."
+            f"the factory of model {name!r} returns a {type(made).__name__}; expected an nn.Module.",
+            code="FEDAF-MODEL-FACTORY",
+        )
+    try:
+        return copy.deepcopy(made).cpu()  # the user's module is never changed
+    except Exception as error:  # a custom module may raise anything
+        raise UserError(
+            f"model {name!r} cannot be copied ({reason(error)}); keep only parameters, buffers and plain values in it.",
+            code="FEDAF-MODEL-COPY",
         ) from error

@@ -1,4 +1,4 @@
-"""How much memory a network needs for one image, found by sending one through."""
+"""The memory that a network needs for one image, measured with a forward pass."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_FEWEST_COPIES = 2  # of an image, that a network keeps: some arithmetic is done on it before the classifier
+_FEWEST_COPIES = 2  # lower bound: the image, and one result of the arithmetic before the classifier
 
 
 def activation_bytes(model: nn.Module, example: Tensor) -> int:
-    """Bytes that a backward pass must keep for one image: all layers' outputs, or what autograd saves where that is
-    more, as for a network that computes outside of layers."""
+    """Return the bytes that a backward pass keeps for one image.
+
+    This is the size of all layers' outputs, or of what autograd saves if that is more, as in a network that computes
+    outside of layers.
+    """
     outputs: list[int] = []
     saved = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}  # weights are not counted
 
@@ -23,14 +26,14 @@ def activation_bytes(model: nn.Module, example: Tensor) -> int:
 
     saving = torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor)
     with _each_layer(model, lambda _inputs, output: outputs.append(output)), saving:
-        kept = model(example)  # held until counted: memory given back would be counted once for several tensors
+        kept = model(example)  # kept alive while counting: freed memory would be reused and counted once
     del kept
     return max(sum(outputs), sum(saved.values()), _FEWEST_COPIES * _bytes(example))
 
 
 @torch.no_grad()
 def pass_bytes(model: nn.Module, example: Tensor) -> int:
-    """Bytes that a pass without gradient holds for one image: the largest layer's input and output."""
+    """Return the bytes that a pass without gradients needs for one image: the largest layer's input and output."""
     largest = _FEWEST_COPIES * _bytes(example)
 
     def compare(inputs: int, output: int) -> None:
@@ -44,7 +47,7 @@ def pass_bytes(model: nn.Module, example: Tensor) -> int:
 
 @contextmanager
 def _each_layer(model: nn.Module, count: Callable[[int, int], None]) -> Iterator[None]:
-    """Inside, ``count`` hears of the bytes that go into each layer and come out of it."""
+    """Call ``count`` with the bytes of each layer's inputs and output within the block."""
 
     def hook(_module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         count(sum(map(_bytes, inputs)), _bytes(output))

@@ -5,10 +5,25 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from fedaf.models.builtin import ModelOptions
 from fedaf.models.convnet import norm_layer
+from fedaf.protocol import Task, UserError
+
+
+def resnet18(task: Task, options: ModelOptions) -> "ResNet18":
+    """Build ResNet18 for ``task``; its depth and width are fixed."""
+    if options.norm == "instance" and min(task.height, task.width) <= 32:
+        raise UserError(
+            f"resnet18 reduces images of {task.height}x{task.width} to one pixel per channel, which instance norm sets "
+            "to zero; use model.norm=batch.",
+            code="FEDAF-MODEL-NORM",
+        )
+    return ResNet18(task.channels, task.num_classes, norm=options.norm)
 
 
 class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut connection."""
+
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
@@ -29,7 +44,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """A 7x7 stem of stride 2, max-pooling, four stages of two blocks, global average pooling, one Linear."""
+    """A 7x7 stem of stride 2, max-pooling, four stages of two blocks, global average pooling and one Linear."""
 
     def __init__(self, channels: int, num_classes: int, *, norm: str = "batch") -> None:
         super().__init__()
@@ -53,7 +68,7 @@ class ResNet18(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """He initialisation of the convolutions by fan-out; the other layers reset themselves."""
+        """Initialise the convolutions by fan-out (He et al.); the other layers reset themselves."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""Fresh weights for any module, from a key alone."""
+"""Fresh weights for any module, drawn from a key."""
 
 import copy
 import math
@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedaf.protocol import Key, Tensors
 
-_ALIGNED = 64  # numbers; a kernel of PyTorch may want to read a parameter many at a time
-_PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights autocast casts
+_ALIGNED = 64  # elements; some kernels of PyTorch read parameters in vectors
+_AUTOCAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # layers whose weights autocast casts
 
 
 def initialise(model: nn.Module, key: Key) -> nn.Module:
@@ -27,7 +27,7 @@ def initialise(model: nn.Module, key: Key) -> nn.Module:
 
 
 def reset_of(module: nn.Module) -> Callable[[], object] | None:
-    """How a module draws its own parameters anew; PyTorch's attention has it under a private name."""
+    """Return the method that draws a module's parameters; PyTorch's attention has it under a private name."""
     for name in ("reset_parameters", "_reset_parameters"):
         reset: Callable[[], object] | None = getattr(module, name, None)
         if callable(reset):
@@ -36,11 +36,11 @@ def reset_of(module: nn.Module) -> Callable[[], object] | None:
 
 
 class FreshWeights:
-    """The parameters of newly initialised networks of one architecture, one network for each key.
+    """The parameters of freshly initialised networks of one architecture, one network per key.
 
-    A step of condensation needs a new network, so they come fast: all parameters lie in one vector, and where every
-    layer draws its parameters from a plain distribution, as PyTorch's own do, a draw is one call. ``draw`` chooses the
-    network; ``vector`` then computes from tensors that stay where they are, so that an engine can repeat it.
+    Condensation needs a new network in every step, so drawing is fast: all parameters are stored in one vector, and if
+    every layer draws from a uniform or normal distribution, as PyTorch's layers do, a draw is one or two calls.
+    ``draw`` selects the network; ``vector`` then reads and writes fixed tensors, so that an engine can capture it.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,7 +51,7 @@ class FreshWeights:
         order = sorted(parameters, key=lambda name: ("uniform", "normal", "constant", "").index(kinds[name]))
         sizes = [-(-parameters[name].numel() // _ALIGNED) * _ALIGNED for name in order]
         starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
-        self._places = {name: _Place(start, parameters[name]) for name, start in zip(order, starts, strict=False)}
+        self._slots = {name: _Slot(start, parameters[name]) for name, start in zip(order, starts, strict=False)}
         device = next((p.device for p in parameters.values()), torch.device("cpu"))
         self._noise, self._offset, spread = (torch.zeros(starts[-1], device=device) for _ in range(3))
         self._spread = spread.fill_(1)
@@ -59,30 +59,30 @@ class FreshWeights:
             sum(size for name, size in zip(order, sizes, strict=True) if kinds[name] == kind)
             for kind in ("uniform", "normal")
         )
-        self._taken = torch.zeros_like(self._noise)  # one where a parameter is, zero between them
-        for place in self._places.values():
-            place.of(self._taken).fill_(1)
+        self._mask = torch.zeros_like(self._noise)  # 1 for parameters, 0 for padding
+        for slot in self._slots.values():
+            slot.of(self._mask).fill_(1)
         self._known = recipes is not None
-        self._factors = {
+        self._cast_weights = {
             f"{path}.weight" if path else "weight"
             for path, module in self._scratch.named_modules()
-            if type(module) in _PRODUCTS
+            if type(module) in _AUTOCAST
         }
         for name, recipe in (recipes or {}).items():
-            self._places[name].of(self._offset).fill_(recipe.offset)
-            self._places[name].of(self._spread).fill_(recipe.spread)
+            self._slots[name].of(self._offset).fill_(recipe.offset)
+            self._slots[name].of(self._spread).fill_(recipe.spread)
 
     def __call__(self, key: Key) -> dict[str, Tensor]:
-        """Parameters only, no buffers."""
+        """Return the parameters of the network of ``key``, without buffers."""
         self.draw(key)
         return self.named(self.vector())
 
     def draw(self, key: Key) -> None:
-        """Choose the network that ``vector`` gives."""
+        """Select the network that ``vector`` returns."""
         if not self._known:
             initialise(self._scratch, key)
             for name, p in self._scratch.named_parameters():
-                self._places[name].of(self._noise).copy_(p)
+                self._slots[name].of(self._noise).copy_(p)
             return
         generator, end = key.torch(self._noise.device), self._uniform + self._normal
         if self._uniform:
@@ -91,35 +91,37 @@ class FreshWeights:
             self._noise[self._uniform : end].normal_(generator=generator)
 
     def vector(self) -> Tensor:
-        """All parameters of the network chosen, one after the other."""
+        """Return all parameters of the selected network as one vector."""
         return torch.addcmul(self._offset, self._noise, self._spread) if self._known else self._noise.clone()
 
     def gaussian(self, key: Key) -> Tensor:
-        """A standard normal vector in the space of the parameters; it is drawn into the same place each time."""
-        return self._noise.normal_(generator=key.torch(self._noise.device)).mul_(self._taken)
+        """Return a standard normal vector of the parameters' size; each call overwrites the same tensor."""
+        return self._noise.normal_(generator=key.torch(self._noise.device)).mul_(self._mask)
 
     def flat(self, weights: Tensors) -> Tensor:
-        """The parameters among ``weights`` as one vector, in the order of ``vector``."""
+        """Return the parameters in ``weights`` as one vector, in the order of ``vector``."""
         result = torch.empty_like(self._noise)
-        for name, place in self._places.items():
-            place.of(result).copy_(weights[name])
+        for name, slot in self._slots.items():
+            slot.of(result).copy_(weights[name])
         return result
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
-        """A vector as parameters by name: views of it, lying in memory as those of the model do. Under autocast those
-        that it would cast come cast, all at once."""
+        """Return a vector as parameters by name: views with the strides of the model's parameters.
+
+        Under autocast, the weights that it would cast are cast here, all in one call.
+        """
         device = vector.device.type
         if not torch.is_autocast_enabled(device):
-            return {name: place.of(vector).to(place.dtype) for name, place in self._places.items()}
+            return {name: slot.of(vector).to(slot.dtype) for name, slot in self._slots.items()}
         cast = vector.to(torch.get_autocast_dtype(device))
         return {
-            name: place.of(cast) if name in self._factors else place.of(vector).to(place.dtype)
-            for name, place in self._places.items()
+            name: slot.of(cast) if name in self._cast_weights else slot.of(vector).to(slot.dtype)
+            for name, slot in self._slots.items()
         }
 
 
-class _Place:
-    """Where a parameter lies in the vector."""
+class _Slot:
+    """The position of a parameter in the vector."""
 
     def __init__(self, start: int, parameter: Tensor) -> None:
         dense = torch.ops.aten.is_non_overlapping_and_dense(parameter)
@@ -131,7 +133,7 @@ class _Place:
 
 
 class _Recipe(NamedTuple):
-    """Of a parameter: offset + spread * noise, with noise uniform on [0, 1) or standard normal."""
+    """How a parameter is drawn: offset + spread * noise, with noise uniform on [0, 1) or standard normal."""
 
     kind: str
     offset: float
@@ -139,16 +141,18 @@ class _Recipe(NamedTuple):
 
 
 def _recipes(model: nn.Module) -> Mapping[str, _Recipe] | None:
-    """How each parameter is drawn when the model is initialised, found out by watching it once; ``None`` where some
-    parameter is not drawn from a plain distribution."""
+    """Return how each parameter is drawn, found by observing one initialisation.
+
+    ``None`` means that some parameter is not constant, uniform or normal.
+    """
     parameters = dict(model.named_parameters())
-    with _Watch() as watch:
+    with _WriteLog() as log:
         initialise(model, Key(0))
     if dict(model.named_parameters()).keys() != parameters.keys():
         return None
     found = {}
     for name, p in model.named_parameters():
-        last = watch.writes.get(p.untyped_storage().data_ptr())
+        last = log.writes.get(p.untyped_storage().data_ptr())
         if p is not parameters[name] or last is None or last.numel != p.numel():
             return None
         recipe = _recipe(last.function, last.arguments)
@@ -177,8 +181,8 @@ class _Write(NamedTuple):
     arguments: Mapping[str, Any]
 
 
-class _Watch(TorchDispatchMode):
-    """Keeps the last operation that wrote into each piece of memory."""
+class _WriteLog(TorchDispatchMode):
+    """Records the last operation that wrote to each tensor storage."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

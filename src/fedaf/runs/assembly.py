@@ -3,7 +3,6 @@ a network have in common."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from fedaf.config import settings as configuration
@@ -13,8 +12,7 @@ from fedaf.data.dataset import DataSet, with_validation
 from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec, custom_spec
 from fedaf.data.partition import Partition
 from fedaf.engine import EagerEngine, make_engine, resolve_device
-from fedaf.models import custom as own
-from fedaf.models import registry as models
+from fedaf.models import builtin, custom
 from fedaf.models.custom import Factory
 from fedaf.protocol import Architecture, Key, Task, UserError
 
@@ -90,12 +88,11 @@ def task_for(
 
 
 def architecture_for(config: Config, task: Task, factory: Factory | None) -> Architecture:
-    """The network to train; ``factory`` makes one of one's own."""
+    """Return the network to train; ``factory`` makes a custom one."""
     table = config.model
     if factory is None:
-        build = partial(models.build, table.name, task, depth=table.depth, width=table.width, norm=table.norm)
-        return Architecture(build, table.classifier)
-    return own.architecture(
+        return builtin.architecture(table.name, task, table, table.classifier)
+    return custom.architecture(
         factory,
         task,
         Key(config.run.seed).derive("factory"),

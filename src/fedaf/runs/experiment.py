@@ -31,8 +31,7 @@ from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.client.serving import Admission
 from fedaf.methods.registry import METHODS
-from fedaf.models import custom as own
-from fedaf.models import registry as models
+from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
 from fedaf.protocol import Architecture, Disclosure, Key, Method, Policy, Task, Tensors, UserError
@@ -122,7 +121,7 @@ def run(
         device=device,
         engine=engine,
         precision=precision,
-        model=model if given is None else own.name_of(given),
+        model=model if given is None else custom.name_of(given),
         participation=participation,
         data_dir=str(data_dir) if data_dir is not None else None,
     )
@@ -157,7 +156,7 @@ def prepare(
             f"data.name is {NO_DATA!r}, which is for a server whose clients are on a network; name a data set."
         )
     catalog.check_name(config.data.name)
-    factory = models.find(config.model.name, model, keep_weights=config.model.keep_weights)
+    factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
     engine = assembly.engine_for(config)
     method_class = METHODS.find(config.method_name)
     policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None

@@ -17,9 +17,11 @@ from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
+from fedaf.engine.registry import ENGINES
 from fedaf.client.serving import Admission, Site
 from fedaf.methods.registry import METHODS
-from fedaf.models import registry as models
+from fedaf.models import custom
+from fedaf.models.registry import MODELS
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, UserError
 from fedaf.transports.flower.node import Node
@@ -85,18 +87,21 @@ def _agree(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
     method, model = (_name(tables, table) for table in ("method", "model"))
     if method is not None and method not in policy.methods:
         raise Refused(f"the policy admits the methods {', '.join(policy.methods) or 'none'}, not {method[:80]}")
-    if model is not None and ":" in model and model != node.model:
+    if model is not None and model not in MODELS and model != node.model:
         raise Refused(f"the run trains the model {model[:80]}, which this node's config does not name as its 'model'")
+    engine = _name(tables, "run", "engine")
+    if engine is not None and engine not in ("auto", *ENGINES, *(ENGINES.aliases or {})):
+        raise Refused(f"the run names the engine {engine[:80]}, but clients on a network load built-in engines only")
 
 
-def _name(tables: dict[str, Any], table: str) -> str | None:
+def _name(tables: dict[str, Any], table: str, key: str = "name") -> str | None:
     found = tables.get(table)
-    name = found.get("name") if isinstance(found, dict) else None
+    name = found.get(key) if isinstance(found, dict) else None
     return name if isinstance(name, str) else None
 
 
 def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
-    factory = models.find(config.model.name, None, keep_weights=config.model.keep_weights)
+    factory = custom.find(config.model.name, None, keep_weights=config.model.keep_weights)
     task = assembly.task_for(config, entry.shape, entry.num_classes, entry.mean, entry.std)
     architecture = assembly.architecture_for(config, task, factory)
     if factory is not None:

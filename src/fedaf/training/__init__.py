@@ -1,1 +1,1 @@
-"""Training and testing a model on one device."""
+"""Training and evaluation of a model on one device."""

@@ -1,4 +1,4 @@
-"""One routine for every training in the package: a client's local epochs and the server's, with any loss."""
+"""The one training routine: local epochs of clients and training on the server, with any loss."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -12,14 +12,15 @@ from fedaf.data.augmentation import augment, draws_of, variations
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
 
-_DEALT = 1 << 16  # images whose order and variation are drawn at once
+_DRAWN = 1 << 16  # images whose order and augmentation are drawn at once
 
-#: From a batch of normalised images and its labels to the terms of the loss, by name; their sum is minimised.
-#: Whatever it draws at random it draws from PyTorch's own generator of the device.
+#: From a batch of normalised images and its labels to the terms of the loss, by name. Training minimises their sum.
+#: A loss draws random numbers from PyTorch's default generator of the device only.
 Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 
 
 def cross_entropy(model: nn.Module) -> Loss:
+    """Return the loss with the single term ``ce``."""
     return lambda images, labels: {"ce": F.cross_entropy(model(images), labels)}
 
 
@@ -38,10 +39,27 @@ def fit(
     loss: Loss | None = None,
     clip: float | None = None,
 ) -> dict[str, float]:
-    """Train ``model`` in place by SGD on uint8 images; returns the mean of each loss term over the last epoch.
+    """Train ``model`` in place by SGD, from zero momentum.
 
-    Momentum starts at zero; with ``clip`` gradients are clipped to that norm. All that is random follows from ``key``,
-    dropout too. A last batch of a single sample is dropped: BatchNorm has no variance for it.
+    All randomness follows from ``key``, including dropout. A last batch of a single image is dropped, because BatchNorm
+    has no variance for it.
+
+    Args:
+        model: The network to train.
+        images: uint8 images [N, C, H, W].
+        labels: int64 labels [N].
+        task: Normalisation constants and augmentation.
+        epochs: Passes over the images.
+        batch_size: Images of a step.
+        lr: Learning rate.
+        momentum: Momentum of SGD.
+        key: The source of randomness.
+        engine: Where and how to compute.
+        loss: The loss; ``None`` is cross-entropy.
+        clip: Maximum gradient norm; ``None`` does not clip.
+
+    Returns:
+        The mean of each loss term over the last epoch.
     """
     training = Training(
         model,
@@ -56,7 +74,7 @@ def fit(
         loss=loss,
         clip=clip,
     )
-    with closing(training), key.derive("forward").seeded(engine.device):  # what the network itself draws
+    with closing(training), key.derive("forward").seeded(engine.device):  # dropout and the like
         for epoch in range(epochs):
             training.epoch()
             engine.tick(epoch + 1, epochs)
@@ -64,8 +82,11 @@ def fit(
 
 
 class Training:
-    """A model in training, epoch by epoch. Data, and the orders and variations of some epochs, lie on the device, in
-    tensors that stay where they are, so that a step can be recorded once for each size of batch and replayed."""
+    """A model in training, epoch by epoch.
+
+    Images, and the order and augmentation of some epochs, are kept in fixed tensors on the device, so that an engine
+    can capture one step per batch size and replay it.
+    """
 
     def __init__(
         self,
@@ -91,10 +112,10 @@ class Training:
         self._randomness = key.derive("order").torch(), key.derive("augment").torch(device)
         sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
         self._count, self._kept = count, sum(sizes)
-        self._epochs, self._epochs_left = max(1, _DEALT // max(1, count)), 0
-        dealt = self._epochs * self._kept
-        self._order = torch.zeros(dealt, dtype=torch.int64, device=device)
-        self._draws = torch.zeros(dealt, draws_of(task.augment), device=device)
+        self._epochs, self._epochs_left = max(1, _DRAWN // max(1, count)), 0
+        drawn = self._epochs * self._kept
+        self._order = torch.zeros(drawn, dtype=torch.int64, device=device)
+        self._draws = torch.zeros(drawn, draws_of(task.augment), device=device)
         self._variations = variations(task.augment, self._draws)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(min(batch_size, count), device=device)
@@ -103,9 +124,9 @@ class Training:
         self._steps = [steps[size] for size in sizes]
 
     def epoch(self) -> None:
-        """Every image once, in a new order."""
+        """Train on every image once, in a new order."""
         if not self._epochs_left:
-            self._deal()
+            self._draw_epochs()
         self._epochs_left -= 1
         for total in self._totals.values():
             total.zero_()
@@ -113,11 +134,11 @@ class Training:
             step()
 
     def close(self) -> None:
-        """Let go of what was recorded, and so of the device's memory: steps and training hold each other."""
+        """Release captured graphs and their memory; steps and training refer to each other."""
         self._steps.clear()
 
-    def _deal(self) -> None:
-        """Draw the orders and variations of the next epochs."""
+    def _draw_epochs(self) -> None:
+        """Draw the order and the augmentation of the next epochs."""
         order, variation = self._randomness
         orders = [torch.randperm(self._count, generator=order)[: self._kept] for _ in range(self._epochs)]
         self._order.copy_(torch.cat(orders))
@@ -126,14 +147,14 @@ class Training:
         self._epochs_left = self._epochs
 
     def losses(self) -> dict[str, float]:
-        """The mean of each term over the batches of the last epoch."""
+        """Return the mean of each loss term over the batches of the last epoch."""
         return {name: float(total) / len(self._steps) for name, total in self._totals.items()}
 
     def _step(self, size: int) -> None:
-        task, places = self._task, self._position + self._window[:size]
-        rows = self._order[places]
+        task, positions = self._task, self._position + self._window[:size]
+        rows = self._order[positions]
         batch = take(self._images, rows, task.mean, task.std)
-        batch = augment(batch, task.augment, self._variations[places])
+        batch = augment(batch, task.augment, self._variations[positions])
         with self._engine.autocast():
             terms = self._loss(batch, self._labels[rows])
         gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
@@ -148,7 +169,7 @@ class Training:
 
 
 def _laid_out_like(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """SGD in one kernel wants both in one order; a sum of gradients may have the order of any of them."""
+    """Fused SGD needs gradients with the strides of their parameters, which sums of gradients may not have."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)

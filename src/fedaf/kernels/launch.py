@@ -1,5 +1,7 @@
-"""A ConvNet's block behind its convolution, and a first block with it: what can be computed of them, each in a few
-launches of a kernel. Sums are always taken in the same order."""
+"""Launches of the block kernels: forward pass, statistics and gradients of a ConvNet block.
+
+Sums are always computed in the same order, so results repeat.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -17,15 +19,20 @@ _FINISH_TILE = (16, 128)  # channels, programs' sums
 
 
 class _Launch(NamedTuple):
-    """How a kernel is launched: rows of a tile, warps of a program, and programs for each processor of the GPU, which
-    go through many tiles; 0 is a program for each tile. Measured on an H200, in bf16, for 128 filters."""
+    """How a kernel is launched; tuned on an H200 in bf16 with 128 filters.
+
+    Args:
+        rows: Rows of a tile.
+        warps: Warps of a program.
+        programs: Programs per multiprocessor, each of which loops over many tiles; 0 means one program per tile.
+    """
 
     rows: int
     warps: int
     programs: int
 
     def rows_for(self, channels: int) -> int:
-        """A tile for more filters has fewer rows, so that a program has registers for both."""
+        """Return the rows of a tile: fewer for more filters, to limit the registers of a program."""
         return 16 if INTERPRETED else min(128, max(16, self.rows * 128 // channels))
 
     def grid(self, count: int, channels: int, device: torch.device) -> int:
@@ -38,8 +45,10 @@ class _Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What is done to each channel behind a convolution: with ``gamma`` BatchNorm with this ``mean`` and ``variance``,
-    else nothing but the bias. ``of_batch``: the two are the batch's own, and so depend on it."""
+    """BatchNorm of each channel with this ``mean`` and ``variance``, or only a bias if ``gamma`` is ``None``.
+
+    ``of_batch`` says that mean and variance were computed from the batch, so gradients flow through them.
+    """
 
     bias: Tensor | None = None
     gamma: Tensor | None = None
@@ -50,14 +59,18 @@ class Normalisation:
     of_batch: bool = False
 
     def affine(self) -> Affine:
-        bias = None if self.of_batch else self.bias  # nor is it in the batch's mean
+        bias = None if self.of_batch else self.bias  # the batch's mean does not include it either
         return Affine(bias, self.gamma, self.beta, self.mean, self.variance, self.eps)
 
 
 @dataclass(frozen=True)
 class Block:
-    """``source`` is the output [N, C, H, W] of a convolution without its bias, channels-last; pooled maps have the
-    ``shape``."""
+    """Everything after the convolution of a block.
+
+    Args:
+        source: The convolution's output [N, C, H, W] without its bias, channels-last.
+        shape: The shape of the pooled maps.
+    """
 
     source: Tensor
     shape: tuple[int, int, int, int]
@@ -70,14 +83,14 @@ class Block:
     }
 
     def pooled(self, normalisation: Normalisation, memory_format: torch.memory_format) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         result = _maps(self.source, self.shape, memory_format)
         view = View(result, *result.stride())
         self._run("forward", self._places // 4, affine=normalisation.affine(), pooled=view)
         return result
 
     def statistics(self, running: Running) -> Tensor:
-        """The mean and the variance of each channel in this batch, [2, C]; the running ones are brought up to date."""
+        """Return mean and variance of each channel in this batch, [2, C], and update the running ones."""
         launch, channels = self.launches["statistics"], self.shape[1]
         programs = launch.grid(self._places, channels, self.source.device)
         partials, batch = _floats(self.source, 2, channels, programs), _floats(self.source, 2, channels)
@@ -89,14 +102,14 @@ class Block:
         return batch
 
     def sums(self, gradient: Tensor, normalisation: Normalisation) -> Tensor:
-        """The gradients of beta and of gamma, [2, C]; without gamma, of the bias and zero."""
+        """Return the gradients of beta and gamma, [2, C]; without gamma, those of the bias and zero."""
         programs = self.launches["sums"].grid(self._places, self.shape[1], self.source.device)
         partials = _floats(self.source, 2, self.shape[1], programs)
         self._run("sums", self._places, **_backward(gradient, normalisation), partials=partials)
         return partials.sum(-1)
 
     def source_gradient(self, gradient: Tensor, normalisation: Normalisation, totals: Tensor | None) -> Tensor:
-        """The gradient of the convolution's output. ``totals`` are the ``sums``, of statistics that are the batch's."""
+        """Return the gradient of ``source``. ``totals`` are the ``sums``, given if the statistics are of the batch."""
         result = torch.empty_like(self.source)
         arguments = {**_backward(gradient, normalisation), "totals": totals, "result": result}
         self._run("source_gradient", self._places, **arguments)
@@ -119,7 +132,7 @@ class Block:
 
 
 class Frame(NamedTuple):
-    """Images that a first block convolves: how they lie in memory, and how they are padded."""
+    """Memory layout and padding of the images that a first block convolves."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -137,7 +150,13 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstBlock:
-    """A block that convolves ``patches`` of its images with the ``filters`` itself; pooled maps have the ``shape``."""
+    """A whole block, including its convolution of image patches.
+
+    Args:
+        patches: The patches of the images; see ``fedaf.kernels.patches``.
+        filters: The filters of the convolution.
+        shape: The shape of the pooled maps.
+    """
 
     patches: Tensor
     filters: Tensor
@@ -161,14 +180,14 @@ class FirstBlock:
         return block
 
     def pooled(self, normalisation: Normalisation, memory_format: torch.memory_format) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         result = _maps(self.patches, self.shape, memory_format)
         arguments = {"filters": self._filters(), "affine": normalisation.affine()}
         self._run("pool", self._places // 4, **arguments, pooled=View(result, *result.stride()))
         return result
 
     def gram(self) -> Tensor:
-        """The products of all patches with each other, [K, K]."""
+        """Return the products of all patches with each other, [K, K]."""
         columns = self.patches.shape[1]
         programs = self.launches["gram"].grid(self._places, self.shape[1], self.patches.device)
         partials = _floats(self.patches, columns, columns, programs)
@@ -176,7 +195,7 @@ class FirstBlock:
         return partials.sum(-1)
 
     def statistics(self, gram: Tensor, running: Running) -> Tensor:
-        """The mean and the variance of each channel in this batch, [2, C]; the running ones are brought up to date."""
+        """Return mean and variance of each channel in this batch, [2, C], and update the running ones."""
         batch = _floats(self.patches, 2, self.shape[1])
         self._finish("finish_gram", products=gram, filters=self._filters(), batch=batch, running=running)
         return batch
@@ -184,8 +203,10 @@ class FirstBlock:
     def gradients(
         self, gradient: Tensor, normalisation: Normalisation, gram: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of the filters, laid out as they are, of beta, and of gamma, where the statistics are the
-        batch's; without gamma, of the filters, of the bias, and nothing of use."""
+        """Return the gradients of the filters (in their layout), of beta and of gamma, for batch statistics.
+
+        Without gamma, these are the gradients of the filters and of the bias; ignore the third.
+        """
         channels, columns = self.shape[1], self.patches.shape[1]
         windows = self._places // 4
         programs = self.launches["gradient_products"].grid(windows, channels, self.patches.device)
@@ -197,7 +218,7 @@ class FirstBlock:
         self._finish(
             "finish_gradients",
             products=partials.sum(-1),
-            own=gram,
+            gram=gram,
             filters=self._filters(),
             affine=normalisation.affine(),
             result=View(result, *result.stride()),
@@ -206,7 +227,7 @@ class FirstBlock:
         return result, vectors[0], vectors[1]
 
     def image_gradient(self, gradient: Tensor, normalisation: Normalisation, frame: Frame) -> Tensor:
-        """The gradient of the images, laid out as they are, where the statistics do not depend on them."""
+        """Return the gradient of the images (in their layout), if the statistics do not depend on them."""
         number, inputs, height, width = frame.shape
         columns = self.patches.new_empty((9 * inputs, self._places))
         arguments = {**_backward(gradient, normalisation), "filters": self._filters()}
@@ -257,7 +278,7 @@ class FirstBlock:
 
 
 def _columns(filters: Tensor) -> int:
-    """Of a patch: 9 numbers for each input channel and a one, filled up to a power of two."""
+    """Return the columns of a patch: 9 values per input channel and a one, padded to a power of two."""
     inputs = filters.shape[1]
     return 16 if inputs < 2 else 32 if inputs < 4 else 64
 

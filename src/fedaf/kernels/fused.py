@@ -1,4 +1,7 @@
-"""A ConvNet's block in few passes over memory, where Triton's kernels can run; off unless ``allowed``."""
+"""A ConvNet block (convolution, norm, ReLU, pooling) in few passes over memory; off unless ``allowed``.
+
+The PyTorch path that it is tested against is ``avg_pool2d(relu(norm(conv(images))), 2)``.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,22 +13,22 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from fedaf.data.pixels import kernels_work
+from fedaf.kernels.available import kernels_work
 
 if TYPE_CHECKING:
     from fedaf.kernels.blocks import Running
-    from fedaf.models.block import Frame, Normalisation
+    from fedaf.kernels.launch import Frame, Normalisation
 
-_FEW_INPUTS = 4  # channels up to which the convolution is computed again rather than stored
+_FEW_INPUTS = 4  # channels up to which the convolution is recomputed instead of stored
 _FILTERS = (16, 32, 64, 128, 256)
 _DTYPES = {torch.float32, torch.bfloat16, torch.float16}
-_CAPABILITY = (8, 0)  # of a GPU that has bfloat16
+_CAPABILITY = (8, 0)  # the first GPUs with bfloat16
 _is_allowed = ContextVar("_is_allowed", default=False)
 
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """Within it blocks may use the kernels; without, ``supports`` is false."""
+    """Let blocks use the kernels within the ``with`` block; outside of it ``supports`` is false."""
     token = _is_allowed.set(True)
     try:
         yield
@@ -34,7 +37,7 @@ def allowed() -> Iterator[None]:
 
 
 def supports(images: Tensor, conv: nn.Conv2d, norm: nn.Module) -> bool:
-    """Whether ``conv_norm_relu_pool`` can take these, here and in the present mode of ``norm``."""
+    """Return whether ``conv_norm_relu_pool`` supports these inputs on this device, in the current mode of ``norm``."""
     return _is_allowed.get() and _can_run(images) and _can_convolve(images, conv) and _can_normalise(images, conv, norm)
 
 
@@ -45,26 +48,26 @@ def conv_norm_relu_pool(
     *,
     memory_format: torch.memory_format = torch.channels_last,
 ) -> Tensor:
-    """``avg_pool2d(relu(norm(conv(images))), 2)``, in the dtype of autocast or else of ``images``.
+    """Compute ``avg_pool2d(relu(norm(conv(images))), 2)``, in the dtype of autocast if it is on, else of ``images``.
 
-    In training mode the running statistics of a BatchNorm are brought up to date, as if it were called itself.
+    In training mode this updates the running statistics of a BatchNorm, as a call of the layer does.
     """
-    from fedaf.models.block import Frame
+    from fedaf.kernels.launch import Frame
 
     dtype = _compute_dtype(images)
     frame = Frame(images.shape, images.stride(), images.dtype, int(conv.padding[0]))
     call = _Call(frame, dtype, memory_format, norm)
     affine = (norm.weight, norm.bias) if isinstance(norm, nn.BatchNorm2d) else (None, None)
     if _is_first(conv):
-        return _applied(_ConvNormReluPool, images, conv.weight, conv.bias, *affine, call)
+        return _apply(_ConvNormReluPool, images, conv.weight, conv.bias, *affine, call)
     maps = images.to(dtype, memory_format=torch.channels_last)
     weight = conv.weight.to(dtype, memory_format=torch.channels_last)
     convolved = F.conv2d(maps, weight, padding=frame.padding).contiguous(memory_format=torch.channels_last)
-    return _applied(_NormReluPool, convolved, conv.bias, *affine, call)
+    return _apply(_NormReluPool, convolved, conv.bias, *affine, call)
 
 
 class _Call(NamedTuple):
-    """What a call is about, beside tensors that may have a gradient."""
+    """The arguments of a call that have no gradient."""
 
     frame: "Frame"
     dtype: torch.dtype
@@ -85,8 +88,8 @@ class _Call(NamedTuple):
     def normalisation(
         self, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, batch: Tensor | None
     ) -> "Normalisation":
-        """``batch`` are the statistics of the batch, where it is normalised with its own."""
-        from fedaf.models.block import Normalisation
+        """``batch`` holds the statistics of the batch, if it is normalised with them."""
+        from fedaf.kernels.launch import Normalisation
 
         norm = self.norm
         if not isinstance(norm, nn.BatchNorm2d):
@@ -96,13 +99,13 @@ class _Call(NamedTuple):
 
 
 class _NormReluPool(torch.autograd.Function):
-    """All that follows a convolution, of its output."""
+    """Norm, ReLU and pooling of a convolution's output."""
 
     @staticmethod
     def forward(
         ctx: Any, source: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None, call: _Call
     ) -> Tensor:
-        from fedaf.models.block import Block
+        from fedaf.kernels.launch import Block
 
         ctx.block = Block(source, (len(source), source.shape[1], source.shape[2] // 2, source.shape[3] // 2))
         batch = ctx.block.statistics(call.running(bias)) if call.of_batch else None
@@ -118,11 +121,11 @@ class _NormReluPool(torch.autograd.Function):
         of_batch = normalisation.of_batch
         sums = block.sums(gradient, normalisation) if of_batch or for_bias else None
         source = block.source_gradient(gradient, normalisation, sums if of_batch else None) if for_source else None
-        return source, *_of_vectors(normalisation, sums, (for_bias, for_gamma, for_beta)), None
+        return source, *_vector_gradients(normalisation, sums, (for_bias, for_gamma, for_beta)), None
 
 
 class _ConvNormReluPool(torch.autograd.Function):
-    """The same, and the convolution of the images too."""
+    """Convolution of the images, norm, ReLU and pooling."""
 
     @staticmethod
     def forward(
@@ -134,7 +137,7 @@ class _ConvNormReluPool(torch.autograd.Function):
         beta: Tensor | None,
         call: _Call,
     ) -> Tensor:
-        from fedaf.models.block import FirstBlock
+        from fedaf.kernels.launch import FirstBlock
 
         block = FirstBlock.of(images, filters, call.frame, call.dtype)
         ctx.block, ctx.frame, ctx.gram = block, call.frame, block.gram() if call.of_batch else None
@@ -152,13 +155,13 @@ class _ConvNormReluPool(torch.autograd.Function):
         if for_filters or any(for_vectors):
             filters, *sums = block.gradients(gradient, normalisation, ctx.gram)
             filters = filters.to(block.filters.dtype)
-        return images, filters, *_of_vectors(normalisation, sums, for_vectors), None
+        return images, filters, *_vector_gradients(normalisation, sums, for_vectors), None
 
 
-def _of_vectors(
+def _vector_gradients(
     normalisation: "Normalisation", sums: Sequence[Tensor] | Tensor | None, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of bias, gamma and beta, where wanted. The batch's mean takes a bias away again."""
+    """Return the wanted gradients of bias, gamma and beta. Subtracting the batch's mean cancels the bias."""
     bias, gamma, beta = normalisation.bias, normalisation.gamma, normalisation.beta
     results: list[Tensor | None] = [None, None, None]
     if sums is not None:
@@ -171,7 +174,7 @@ def _of_vectors(
     return results
 
 
-def _applied(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
     pooled: Tensor = function.apply(*arguments)
     return pooled
 
@@ -186,11 +189,11 @@ def _is_first(conv: nn.Conv2d) -> bool:
 
 def _can_run(images: Tensor) -> bool:
     if images.is_cuda:
-        here = images.device.index == torch.cuda.current_device()  # where kernels are launched
-        return here and torch.cuda.get_device_capability() >= _CAPABILITY and kernels_work(images.device)
+        current = images.device.index == torch.cuda.current_device()  # kernels are launched there
+        return current and torch.cuda.get_device_capability() >= _CAPABILITY and kernels_work(images.device)
     try:
         from fedaf.kernels import blocks as kernels
-    except ImportError:  # there is no triton for this platform, or none was installed
+    except ImportError:  # Triton is not installed, or not available for this platform
         return False
     return kernels.INTERPRETED
 

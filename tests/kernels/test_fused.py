@@ -1,4 +1,4 @@
-"""The fused block computes what PyTorch's layers do: on a GPU, else in Triton's interpreter."""
+"""The fused block gives the results of PyTorch's layers, on a GPU or else in Triton's interpreter."""
 
 import copy
 from contextlib import nullcontext
@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedaf.models import fused
+from fedaf.kernels import fused
 from fedaf.models.convnet import ConvNet
 
 pytest.importorskip("triton")
@@ -28,7 +28,7 @@ norms = pytest.mark.parametrize("norm", ["batch", "none"])
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    if not CUDA:  # where Triton 3.6 makes a loop's bounds of arrays as NumPy 2.4 no longer allows
+    if not CUDA:  # Triton 3.6 converts arrays to loop bounds in a way that NumPy 2.4 rejects
         from triton.runtime import interpreter
 
         patch = interpreter._patch_lang_tensor
@@ -41,7 +41,7 @@ def _exact(monkeypatch):
 
 
 def layers(inputs, norm, *, filters=16, padding=1, train=False):
-    """A convolution and a norm with weights and statistics drawn at random, in the mode given."""
+    """Make a convolution and a norm with random weights and statistics."""
     torch.manual_seed(0)
     conv = nn.Conv2d(inputs, filters, 3, padding=padding)
     layer = nn.Identity()
@@ -70,7 +70,7 @@ def supported(images, conv, norm):
 
 
 def twice(block, images, fast=supported, slow=plain):
-    """Outputs, gradients of the images, and the modules after a step back: of ``fast``, and of ``slow`` in float64."""
+    """Return output, image gradient and modules after a backward pass, of ``fast`` and of ``slow`` in float64."""
     exact, exact_images = copy.deepcopy(block).double(), images.detach().double().requires_grad_(images.requires_grad)
     with fused.allowed():
         ours = fast(images, *block)
@@ -125,7 +125,7 @@ def test_a_later_block_computes_as_its_layers_do(shape, train, norm):
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
-def test_a_convolution_without_bias_is_taken(train):
+def test_a_convolution_without_bias_is_supported(train):
     block = layers(3, "batch", train=train)
     block[0].bias = None
     assert_same(*twice(block, draw(2, 3, 4, 4, requires_grad=not train)))
@@ -186,7 +186,7 @@ def test_half_precision_gradients_point_the_same_way(inputs):
 @pytest.mark.skipif(not CUDA, reason="no CUDA device here; the interpreter would take hours")
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("inputs", [3, 128])
-def test_a_batch_of_many_tiles_is_summed_up_whole(inputs, train):
+def test_sums_over_many_tiles_are_complete(inputs, train):
     block = layers(inputs, "batch", filters=128, train=train)
     images = draw(96, inputs, 32, 32, requires_grad=not train or inputs == 128)
     ours, theirs = twice(block, images)
@@ -197,10 +197,7 @@ def test_a_batch_of_many_tiles_is_summed_up_whole(inputs, train):
         learnt = [(block[0], theirs[2][0]), (block[1], theirs[2][1])]
         pairs += [(mine.weight.grad, its.weight.grad) for mine, its in learnt]
         pairs.append((block[1].running_var, theirs[2][1].running_var))
-    for (
-        mine,
-        its,
-    ) in pairs:  # a value next to zero may fall on the other side of it; a tile is a thousandth of the batch
+    for mine, its in pairs:  # near zero, rounding may flip a ReLU; a missing tile would be a thousandth of the batch
         assert (mine - its).norm() <= 5e-3 * its.norm()
 
 
@@ -228,7 +225,7 @@ def test_weights_and_statistics_that_are_substituted_are_used():
 
 
 @pytest.mark.parametrize("inputs", [3, 16])
-def test_a_value_that_is_not_a_number_is_not_hidden(inputs):
+def test_nan_is_propagated(inputs):
     images = draw(2, inputs, 4, 4)
     images[0, 0, 1, 1] = torch.nan
     for train in (False, True):
