@@ -23,12 +23,13 @@ TABLES = ("run", "data", "partition", "model", "federation", "training", "method
 
 
 def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    """The content of all fenced blocks of a language; commands have none."""
+    return [code for of, code in re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", text) if of == language]
 
 
 def inline(text: str) -> list[str]:
     """Everything in single backticks."""
-    return [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text))]
+    return [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", re.sub(r"(?ms)^```.*?^```$", "", text))]
 
 
 def pages_with(language: str) -> list[str]:
