@@ -82,6 +82,14 @@ def test_numbers_in_the_readme_are_those_of_the_results():
     assert [number for number in numbers if number not in PAGES["RESULTS.md"]] == []
 
 
+def test_every_dependency_is_explained():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    names = [re.match(r"[\w-]+", line)[0] for line in [*project["dependencies"], *(line for e in extras for line in e)]]
+    table = PAGES["guide.md"].partition("## Dependencies")[2]
+    assert [name for name in names if not re.search(rf"^\|[^|]*\b{name}\b", table, re.MULTILINE)] == []
+
+
 @pytest.mark.parametrize("page", WRITTEN)
 def test_make_targets_exist(page):
     makefile, lines = (ROOT / "Makefile").read_text(), "\n".join([*blocks(WRITTEN[page], ""), *inline(WRITTEN[page])])
@@ -124,7 +132,8 @@ def test_the_check_of_commands_finds_mistakes():
 def test_settings_exist(page):
     shown, known = r"(?<![\w./])({})\.([a-z_]+)(?![\w(/])".format("|".join(TABLES)), settings()
     for table, key in re.findall(shown, "\n".join([*blocks(WRITTEN[page], ""), *inline(WRITTEN[page])])):
-        if (table, key) not in {("method", "name"), ("method", "scale")}:  # the second is of the example
+        file = key in ("toml", "md", "log")  # such as run.toml
+        if not file and (table, key) not in {("method", "name"), ("method", "scale")}:  # the second is an example's
             assert f" {table}.{key} " in known, f"{table}.{key}"
 
 
