@@ -103,5 +103,5 @@ def test_every_row_of_the_page_is_complete_and_in_order():
 def test_every_other_page_names_only_codes_that_exist():
     used = used_codes()
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        named = {found.group() for found in CODE.finditer(path.read_text())}
-        assert named <= used, path.name
+        if path.name != "errors.md":
+            assert {found.group() for found in CODE.finditer(path.read_text())} <= used, path.name
