@@ -259,9 +259,9 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except UserError as error:
-        _fail(str(error), 2)
+        _fail(error.labelled, 2)
     except FedafError as error:
-        _fail(str(error), 1)
+        _fail(error.labelled, 1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         advice = "check that the place exists, can be written and has space"
