@@ -1,7 +1,7 @@
 """Methods whose clients fail on demand.
 
-The file ``CLIENT`` in the folder ``$FEDAF_TEST_TROUBLE`` has one line per call of the last phase. It says what goes wrong
-in that call; nothing does if it is empty or missing.
+The file ``CLIENT`` in the folder ``$FEDAF_TEST_TROUBLE`` has one line per call of the last phase. It says what goes
+wrong in that call; nothing does if it is empty or missing.
 """
 
 import os
