@@ -42,19 +42,21 @@ class Recorder(Observer):
 
 
 class Deployment:
-    """A link that never runs: ``flwr log`` prints ``log``, and the run ends with ``status``."""
+    """A link that never runs: ``flwr log`` prints ``log``, and ``flwr list`` says how the run ended."""
 
     def __init__(self, folder: Path) -> None:
         self._config = configuration.build({"data": {"name": "digits"}, "run": {"rounds": 2}})
         init(folder / "all", server="127.0.0.1", sites=["one"], config=self._config)
         self._link, self.out = Link.read(folder / "all" / SERVER), folder / "run"
         self._link.home.mkdir()
-        self.status, self.log = "finished:completed", ""
+        self.status, self.details, self.log = "finished:completed", "", ""
         self._programs = folder / "bin"
         self._programs.mkdir()
 
     def flwr(self, link: Link, command: str, *arguments: str) -> dict[str, Any]:
-        return {"run": {"run-id": 7}, "list": {"runs": [{"status": self.status}]}}[command]
+        return {"run": {"run-id": 7}, "list": {"runs": [{"status": self.status, "status-details": self.details}]}}[
+            command
+        ]
 
     def submit(self) -> follow.SubmittedRun:
         return follow.SubmittedRun(self._link, self._config, self.out)
@@ -112,16 +114,18 @@ def test_a_failed_run_has_the_message_and_code_of_the_server_app(deployment):
     assert "0 of 3 clients answered" in str(caught.value)
 
 
-def test_a_run_that_failed_before_it_had_a_directory_has_the_end_of_its_log(deployment):
-    deployment.status, deployment.log = "finished:failed", "fedaf.errors.UserError: no such method"
+def test_a_run_that_failed_without_an_event_has_the_reason_that_flower_gives(deployment):
+    deployment.status, deployment.details = "finished:failed", "no such method"
     with raises("FEDAF-DEPLOY-RUN-FAILED") as caught:
         deployment.follow(deployment.submit())
     assert "no such method" in str(caught.value)
 
 
-def test_a_run_that_ended_without_a_result_failed(deployment):
-    with raises("FEDAF-DEPLOY-RUN-FAILED"):
+def test_a_run_that_ended_without_a_result_failed_with_the_end_of_its_log(deployment):
+    deployment.log = "Killed"
+    with raises("FEDAF-DEPLOY-RUN-FAILED") as caught:
         deployment.follow(deployment.submit())
+    assert "Killed" in str(caught.value)
 
 
 def test_a_finished_run_is_not_submitted_again(deployment):

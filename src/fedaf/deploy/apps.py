@@ -50,4 +50,4 @@ def serve(grid: Grid, context: Context) -> None:
     try:
         play(settings["config"], settings["out"], lambda **terms: FlowerTransport(grid, **terms))
     except FedafError as error:
-        raise type(error)(str(error), code=error.code) from None  # without the traceback of its cause
+        raise type(error)(error.labelled) from None  # the message that Flower stores for the run

@@ -131,7 +131,8 @@ class SubmittedRun:
         """Pass the events of the run to an observer until it ends.
 
         Raises:
-            FedafError: If the run fails; with the message and code of the server app where it left them.
+            FedafError: If the run fails; with the message and code of the run's last event, or else with the reason
+                that Flower gives.
         """
         config = self._config
         observer.started(
@@ -144,7 +145,7 @@ class SubmittedRun:
         stream = ("flwr", "log", self._id, CONNECTION, "--stream")  # ends with the run
         try:
             log = processes.start("run", *stream, may_end=True)
-            while log.poll() is None or (status := self._final_status()) is None:
+            while log.poll() is None or (final := self._final_state()) is None:
                 if log.poll() is not None:  # the link was restarted; the run may continue
                     log = processes.start("run", *stream, may_end=True)
                 time.sleep(_POLL_SECONDS)
@@ -153,9 +154,10 @@ class SubmittedRun:
             self._pass_events(observer)
         finally:
             observer.ended()
-        if status != "finished:completed" or not (self._out / RESULT).is_file():
-            failure = self._failure or {"message": last_words(processes.log("run")), "code": "FEDAF-DEPLOY-RUN-FAILED"}
-            raise FedafError(f"the run ended as {status}: {failure['message']}", code=failure["code"])
+        if final["status"] != "finished:completed" or not (self._out / RESULT).is_file():
+            reason = final.get("status-details") or last_words(processes.log("run"))
+            failure = self._failure or {"message": reason, "code": "FEDAF-DEPLOY-RUN-FAILED"}
+            raise FedafError(f"the run ended as {final['status']}: {failure['message']}", code=failure["code"])
 
     def stop(self) -> None:
         """Stop the run, and wait until its server app has released the run directory."""
@@ -176,10 +178,10 @@ class SubmittedRun:
             elif event["event"] not in ("started", "ended"):  # this class reports the start and the end
                 replay(event, observer)
 
-    def _final_status(self) -> str | None:
+    def _final_state(self) -> dict[str, Any] | None:
+        """Return what Flower knows about the run if it has ended."""
         (found,) = _flwr(self._link, "list", CONNECTION, "--run-id", self._id)["runs"]
-        status = str(found["status"])
-        return status if status.startswith("finished") else None
+        return dict(found) if found["status"].startswith("finished") else None
 
 
 def _flwr(link: Link, *arguments: str) -> dict[str, Any]:
