@@ -1,6 +1,8 @@
 """A run over a network is reported from the events it writes, and fails with the message of the server app."""
 
+import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from fedaf.deploy import follow
 from fedaf.deploy.init import SERVER, init
 from fedaf.deploy.machines import Link
 from fedaf.deploy.processes import Processes
-from fedaf.federation.events import EventWriter
+from fedaf.federation.events import EVENTS
 from fedaf.federation.observer import Observer
 from support.errors import raises
 
@@ -58,6 +60,11 @@ class Deployment:
             command
         ]
 
+    def write(self, event: str, **fields: Any) -> None:
+        """Append an event to the run directory."""
+        with open(self.out / EVENTS, "a") as file:
+            file.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
+
     def submit(self) -> follow.SubmittedRun:
         return follow.SubmittedRun(self._link, self._config, self.out)
 
@@ -81,18 +88,17 @@ def deployment(tmp_path, monkeypatch) -> Deployment:
 
 def test_events_reach_the_observer_and_those_from_before_a_resume_do_not(deployment):
     deployment.out.mkdir()
-    writer = EventWriter(deployment.out)
-    writer.round_started(1)
-    writer.round_ended({"round": 1})
-    writer.write("failed", message="an earlier failure", code="FEDAF-QUORUM")
+    deployment.write("round_started", round=1)
+    deployment.write("round_ended", metrics={"round": 1})
+    deployment.write("failed", message="an earlier failure", code="FEDAF-QUORUM")
     (deployment.out / "metrics.jsonl").write_text('{"round": 1}\n')
     run = deployment.submit()
-    writer.started(title="", rounds=2, first_round=2, phases=1, device="cpu")
-    writer.round_started(2)
-    writer.phase_started("fit", 3)
-    writer.client_failed(2, "fit", "one", "its disk is full")
-    writer.round_ended({"round": 2})
-    writer.ended()
+    deployment.write("started", title="", rounds=2, first_round=2, phases=1, device="cpu")
+    deployment.write("round_started", round=2)
+    deployment.write("phase_started", name="fit", clients=3)
+    deployment.write("client_failed", round=2, phase="fit", client="one", reason="its disk is full")
+    deployment.write("round_ended", metrics={"round": 2})
+    deployment.write("ended")
     (deployment.out / "result.json").touch()
     assert deployment.follow(run) == [
         ("started", 2, "the network"),
@@ -108,7 +114,7 @@ def test_a_failed_run_has_the_message_and_code_of_the_server_app(deployment):
     run = deployment.submit()
     deployment.out.mkdir()
     deployment.status = "finished:failed"
-    EventWriter(deployment.out).write("failed", message="0 of 3 clients answered", code="FEDAF-QUORUM")
+    deployment.write("failed", message="0 of 3 clients answered", code="FEDAF-QUORUM")
     with raises("FEDAF-QUORUM") as caught:
         deployment.follow(run)
     assert "0 of 3 clients answered" in str(caught.value)
