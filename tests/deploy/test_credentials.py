@@ -1,4 +1,4 @@
-"""Certificates and keys of a deployment: whom they vouch for, how long, and who can read them."""
+"""Certificates and keys of a deployment: which hosts they are for, how long they are valid, who can read them."""
 
 import ssl
 import stat
@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fedaf.errors import UserError
+from support.errors import raises
 
-pytest.importorskip("flwr", reason="flwr, which brings cryptography, is not installed")
+pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def shakes_hands(authority, server, name: str) -> bool:
-    """Whether a client that trusts an authority accepts a server under a name: a handshake in memory."""
+    """Whether a client that trusts an authority accepts a server under a host name: a TLS handshake in memory."""
     ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
     there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     there.load_cert_chain(server / "server.crt", server / "server.key")
@@ -96,9 +96,9 @@ def test_a_node_key_is_what_ssh_keygen_makes(tmp_path):
     assert isinstance(private, ec.EllipticCurvePrivateKey)
     assert private.curve.name == "secp384r1"
     assert load_ssh_public_key(public.read_bytes()) == private.public_key()
-    told = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("384 ")
-    assert "ECDSA" in told
+    shown = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("384 ")
+    assert "ECDSA" in shown
 
 
 def test_a_renewed_certificate_is_another_one_for_the_same_names(folder):
@@ -111,5 +111,6 @@ def test_a_renewed_certificate_is_another_one_for_the_same_names(folder):
 
 
 def test_a_folder_without_an_authority_is_named(tmp_path):
-    with pytest.raises(UserError, match="holds no readable authority"):
+    with raises("FEDAF-DEPLOY-AUTHORITY-UNREADABLE") as caught:
         make_server_certificate(tmp_path, tmp_path / "server", ["localhost"])
+    assert str(tmp_path) in str(caught.value)

@@ -1,4 +1,4 @@
-"""``fedaf deploy demo``: one command, a whole deployment, and nothing left of it."""
+"""``fedaf deploy demo`` runs a whole deployment and leaves no process behind."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ SMALL = "--clients 2 --rounds 2 --set model.width=16 --set method.local_steps=10
 
 @pytest.fixture(scope="module", autouse=True)
 def killed(tmp_path_factory) -> Iterator[Machines]:
-    """A demo that was killed in the middle, and has the time of other tests for its programs to notice."""
+    """A demo that was killed in the middle; its programs have the time of the other tests to notice."""
     with machines(tmp_path_factory.mktemp("killed")) as here:
         program = here.start(f"fedaf deploy demo {SMALL}")
         here.until(here.works, seconds=120, what="a client works")
@@ -49,7 +49,8 @@ def test_ctrl_c_ends_everything_the_demo_started(tmp_path):
         began = time.monotonic()
         program.send_signal(signal.SIGINT)
         code, _, err = end_of(program, seconds=30)
-        assert (code, err) == (130, "fedaf: stopped; everything the demo started has ended.\n")
+        assert (code, err.count("\n")) == (130, 1)
+        assert err.startswith("fedaf: stopped; ")
         assert time.monotonic() - began < 20
         assert not here.processes()
     assert not list(tmp_path.glob("fedaf-demo-*"))

@@ -1,4 +1,4 @@
-"""The page that ``fedaf deploy init`` writes is followed to the letter, on three machines that are folders."""
+"""The commands on the page that ``fedaf deploy init`` writes work as they are, on three machines that are folders."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import ROOT
 from support.network.machines import Machines, end_of, machines
 
 pytest.importorskip("flwr", reason="flwr, the network transport, is not installed")
@@ -36,7 +37,7 @@ local_epochs = 1
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Commands by the machine that the comment above them names, in the order of the page."""
+    """Each machine that a comment in a block of commands names, and the commands below it, in the order of the page."""
     for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^# ", block, flags=re.MULTILINE)[1:]:
             where, _, commands = part.partition("\n")
@@ -48,31 +49,69 @@ def rounds_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
-def follow(here: Machines, page: str, here_is: Path) -> dict[str, list]:
-    """Everything up to the run, as it stands there. Returns the programs that go on, by machine."""
-    going: dict[str, list] = {}
-    for machine, commands in blocks(page):
-        where = here.folder / machine
-        if machine == "every":
-            assert commands.startswith("pip install 'fedaf[flower]==")  # done, by whoever runs this test
-        elif machine == "here" and commands.startswith("scp"):
-            for source, target in re.findall(r"^scp -rp (\S+) (\S+):", commands, re.MULTILINE):
-                shutil.copytree(here_is / source, here.folder / {"127.0.0.1": "server"}.get(target, target))
-        elif "ssh-keygen" in commands:
-            own_key = (machine, commands)
-        elif commands == "fedaf deploy link":
-            site, making = own_key  # before anything is started, that site makes its own key and sends it
-            assert here.do(making, here.folder / site)[0] == 0
-            shutil.copyfile(here.folder / site / "node.pub", where / "keys" / f"{site}.pub")
-            going.setdefault(machine, []).append(here.start(commands, where))
-            here.until(lambda: "Uvicorn running" in here.logs(), seconds=60, what="a link")
-        elif commands == "fedaf deploy node":
-            going.setdefault(machine, []).append(here.start(commands, where))
-        elif commands == "fedaf deploy run":
-            return going
+def place(here: Machines, machine: str) -> Path:
+    """The folder in which the page's commands for a machine are run."""
+    return here.folder / machine / ("fedaf-server" if machine == "server" else "fedaf-site")
+
+
+def copy(here: Machines, command: str, where: Path) -> None:
+    """Carry out an ``scp``; every machine has a folder as its home directory."""
+    *sources, target = command.removeprefix("scp ").removeprefix("-rp ").split()
+    machine, _, name = target.partition(":")
+    home = here.folder / {"127.0.0.1": "server"}.get(machine, machine)
+    home.mkdir(exist_ok=True)
+    for source in sources:
+        found = where / source
+        if found.is_dir():
+            shutil.copytree(found, home / name)
         else:
-            code, out, err = here.do(commands, where)
-            assert code == 0, out + err
+            shutil.copy(found, home / name)
+
+
+def install(here: Machines, commands: str) -> None:
+    """Install the wheel as the page says, but without dependencies, offline, and not in place of what is tested."""
+    *environment, pip = commands.splitlines()
+    assert environment == ["python3 -m venv fedaf-venv", ". fedaf-venv/bin/activate"]
+    code, out, err = here.do(f"{pip} --no-deps --no-index --target fedaf-venv", here.folder / "server")
+    assert code == 0, out + err
+    installed = here.folder / "server" / "fedaf-venv" / "fedaf"
+    for path in (ROOT / "src" / "fedaf").rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            assert (installed / path.relative_to(ROOT / "src" / "fedaf")).is_file(), path
+
+
+def follow(here: Machines, page: str, written: Path) -> dict[str, list]:
+    """Carry out everything on the page up to the run. Returns the programs that keep running, by machine."""
+    running: dict[str, list] = {}
+    checkout = here.folder / "checkout"
+    shutil.copytree(ROOT / "src", checkout / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    own_key = ("", "")
+    for machine, commands in blocks(page):
+        if machine == "every":
+            install(here, commands)
+            continue
+        if "ssh-keygen" in commands:
+            own_key = (machine, commands)  # carried out once the folders are copied
+            continue
+        if commands == "fedaf deploy run":
+            return running
+        where = {"checkout": checkout, "here": written}.get(machine) or place(here, machine)
+        for command in [commands] if commands.startswith(".") else commands.splitlines():
+            if command.startswith("scp "):
+                copy(here, command, where)
+            elif command in ("fedaf deploy link", "fedaf deploy node"):
+                if command == "fedaf deploy link":
+                    site, making = own_key
+                    assert here.do(making, place(here, site))[0] == 0
+                    shutil.copyfile(place(here, site) / "node.pub", where / "keys" / f"{site}.pub")
+                running.setdefault(machine, []).append(here.start(command, where))
+                if command == "fedaf deploy link":
+                    here.until(lambda: "Uvicorn running" in here.logs(), seconds=60, what="a link")
+            else:
+                code, out, err = here.do(command.replace("pip wheel", "pip wheel --no-build-isolation"), where)
+                assert code == 0, out + err
     raise AssertionError("the page never runs anything")
 
 
@@ -82,21 +121,24 @@ def test_the_page_leads_to_a_run_that_can_be_stopped_resumed_and_watched(tmp_pat
         port = free_ports(1)[0]
         names = "--server 127.0.0.1 --sites hospital-a,hospital-b"
         assert here.do(f"fedaf deploy init setup {names} --port {port} --config config.toml")[0] == 0
-        (tmp_path / "setup" / "server" / "link.toml").write_text(f'host = "127.0.0.1"\nport = {port}\n')  # not abroad
+        (tmp_path / "setup" / "server" / "link.toml").write_text(
+            f'host = "127.0.0.1"\nport = {port}\n'
+        )  # not on all addresses
         page = (tmp_path / "setup" / "README.md").read_text()
-        going = follow(here, page, tmp_path / "setup")
-        assert {machine: len(programs) for machine, programs in going.items()} == {
+        running = follow(here, page, tmp_path / "setup")
+        assert {machine: len(programs) for machine, programs in running.items()} == {
             "server": 1,
             "hospital-a": 1,
             "hospital-b": 1,
         }
-        server = tmp_path / "server"
+        server = place(here, "server")
 
         first = here.start("fedaf deploy run", server)
         here.until(lambda: rounds_of(server / "run"), seconds=150, what="a round")
         first.send_signal(signal.SIGINT)
         code, _, err = end_of(first, seconds=30)
-        assert (code, err) == (130, "fedaf: stopped; fedaf deploy run goes on after the last whole round.\n")
+        assert (code, err.count("\n")) == (130, 1)
+        assert err.startswith("fedaf: stopped; ")
         before = rounds_of(server / "run")
         assert len(before) == 1
 
@@ -109,12 +151,16 @@ def test_the_page_leads_to_a_run_that_can_be_stopped_resumed_and_watched(tmp_pat
 
         code, _, err = here.do("fedaf deploy run", server)
         assert (code, err.count("\n")) == (2, 1)
-        assert "is finished; name another directory with --out" in err
+        assert "[FEDAF-DEPLOY-RUN-FINISHED]" in err
+        final = re.search(r"`(round-\d+/model.safetensors)`", page)
+        assert final is not None
+        assert (server / "run" / final[1]).is_file()
+        assert (server / "run" / "events.jsonl").is_file()
 
         for machine, commands in blocks(page[page.index("## Watch") : page.index("## Stop and resume")]):
-            code, out, err = here.do(commands, tmp_path / machine)
+            code, out, err = here.do(commands, place(here, machine))
             assert code == 0, out + err
-        for program in going["hospital-a"]:
+        for program in running["hospital-a"]:
             program.send_signal(signal.SIGINT)
             assert end_of(program, seconds=30)[0] == 130
 
@@ -138,7 +184,7 @@ def test_a_renewed_certificate_serves_nodes_that_are_running(tmp_path):
         before = (server / "server.crt").read_bytes()
         assert here.do("fedaf deploy renew .", tmp_path / "all")[0] == 0
         assert (server / "server.crt").read_bytes() != before
-        here.until(lambda: "Connection attempt failed" in heard.read_text(), seconds=30, what="a node that waits")
+        here.until(lambda: "Connection attempt failed" in heard.read_text(), seconds=30, what="a node that retries")
         here.start("fedaf deploy link", server)
-        here.until(lambda: "Connection successful after" in heard.read_text(), seconds=90, what="the node that is back")
+        here.until(lambda: "Connection successful after" in heard.read_text(), seconds=90, what="the node to reconnect")
         assert node.poll() is None

@@ -1,4 +1,4 @@
-"""A server that is killed and started again goes on from its last round, to the numbers of one never disturbed."""
+"""A server that is killed and restarted resumes after its last round, and ends with the same numbers."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 
 def test_a_server_killed_between_and_within_rounds_ends_as_if_undisturbed_and_so_does_a_killed_link(tmp_path):
-    """FedDyn: its server and its clients all remember something."""
+    """With FedDyn, which has state on the server and on every client."""
     given = tables("feddyn", rounds=2, clients=2, local_epochs=1)
     out = tmp_path / "run"
     with loopback(tmp_path / "network", {f"client-{k}": {} for k in range(2)}) as network:
@@ -28,14 +28,14 @@ def test_a_server_killed_between_and_within_rounds_ends_as_if_undisturbed_and_so
         kill_server(network, run)
 
         network.kill("link")
-        network.start_link()  # nodes come back by themselves
+        network.start_link()  # nodes reconnect by themselves
         network.finish(toml(given), out)
         assert_as_in_one_process(given, out, network)
-        network.kill_apps("flwr-clientapp")  # one that was sent half a message waits for the rest, whatever happens
+        network.kill_apps("flwr-clientapp")  # one with half a message would wait for the rest
 
 
 def kill_server(network: Loopback, run: str) -> None:
-    """SIGKILL; then its run is given up, which Flower would do too, a minute later."""
+    """Kill the server app, and stop its run, which Flower would do a minute later."""
     network.kill_apps("flwr-serverapp")
     network.flwr("stop", run)
 

@@ -1,5 +1,7 @@
-"""Over a real network methods compute what they compute in one process, bit for bit. So does FedAvg while its clients
-are in trouble too (test_trouble.py), and FedDyn while its server is killed (test_resume.py)."""
+"""Over a real network, methods give the same numbers as in one process, bit for bit.
+
+See also FedAvg with failing clients (test_trouble.py), and FedDyn with a killed server (test_resume.py).
+"""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from support.small import SMALL_FEDAF
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 METHODS: dict[str, dict[str, Any]] = {
-    "fedaf": {**SMALL_FEDAF, "local_steps": 10},  # the least that the default policy allows
+    "fedaf": {**SMALL_FEDAF, "local_steps": 10},  # the fewest that the default policy allows
     **{name: {"local_epochs": 1} for name in ("fedavg", "feddyn", "fedbn")},
 }
 

@@ -1,4 +1,4 @@
-"""Who may take part in a deployment and who may command it: known keys over TLS, and the server's own machine."""
+"""Only nodes with a registered key take part, and only the server's own machine controls the link; all over TLS."""
 
 import http.client
 import shutil
@@ -23,7 +23,7 @@ SITES = ("known", "unknown", "third")
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
-    """A link that runs, and knows the key of one of three sites."""
+    """A running link that has registered the key of one of three sites."""
     folder = tmp_path_factory.mktemp("deployment")
     with machines(folder) as here:
         port = free_ports(1)[0]
@@ -45,15 +45,15 @@ def site_of(here: Machines, name: str) -> Path:
     return here.folder / "all" / "sites" / name
 
 
-def refusal(here: Machines, site: Path) -> str:
-    """What a node that must not be admitted says."""
+def assert_refused(here: Machines, site: Path, reason: str) -> None:
+    """The node of a site must end soon, with an error that has this code."""
     began = time.monotonic()
     code, _, err = here.do("fedaf deploy node", site, seconds=60)
     assert code == 1, err
     assert err.startswith("fedaf: node ended: ")
+    assert f"[FEDAF-DEPLOY-{reason}]" in err
     assert err.count("\n") == 1
     assert time.monotonic() - began < 45
-    return err
 
 
 def test_a_node_with_a_registered_key_is_admitted(deployment):
@@ -67,7 +67,7 @@ def test_a_node_with_a_registered_key_is_admitted(deployment):
 
 def test_a_node_with_an_unknown_key_is_refused(deployment):
     here, _ = deployment
-    assert "does not know the key of this node" in refusal(here, site_of(here, "unknown"))
+    assert_refused(here, site_of(here, "unknown"), "KEY-UNKNOWN")
 
 
 def test_a_server_that_another_authority_vouches_for_is_refused(deployment, tmp_path):
@@ -75,7 +75,7 @@ def test_a_server_that_another_authority_vouches_for_is_refused(deployment, tmp_
     site = shutil.copytree(site_of(here, "third"), here.folder / "misled")
     make_authority(tmp_path)
     shutil.copyfile(tmp_path / "ca.crt", site / "ca.crt")
-    assert "not signed by the authority of ca.crt" in refusal(here, site)
+    assert_refused(here, site, "CERTIFICATE-REFUSED")
 
 
 def test_a_node_without_a_key_is_refused(deployment):
@@ -104,7 +104,7 @@ def test_an_address_where_no_link_is_ends_in_one_sentence_in_bounded_time(deploy
     (site / "node.toml").write_text(
         f"wait = 5\n{(site / 'node.toml').read_text().replace(str(port), str(free_ports(1)[0]))}"
     )
-    assert "no SuperLink with TLS answered" in refusal(here, site)
+    assert_refused(here, site, "NO-ANSWER")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux is all of 127/8 this machine")

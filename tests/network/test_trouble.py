@@ -1,5 +1,4 @@
-"""What one client suffers costs its reply, and nothing else: the others' numbers are those of one process in which the
-same replies were lost."""
+"""A failing client costs only its own reply: the result is that of one process in which the same replies were lost."""
 
 import json
 from collections.abc import Iterator
@@ -38,19 +37,19 @@ def test_a_client_that_raises_or_sends_nonsense_costs_its_own_reply(network):
 
     first, second = rounds_of(out)
     assert "ZeroDivisionError" in first["failures"].pop("client-0")
-    assert first["failures"].pop("client-1").endswith("has values that are not finite")
-    assert "has length 1 on axis 0" in second["failures"].pop("client-1")
+    assert "not finite" in first["failures"].pop("client-1")
+    assert "axis 0" in second["failures"].pop("client-1")
     assert (first["failures"], second["failures"]) == ({}, {})
     lost = [("client-0", 1, "fit"), ("client-1", 1, "fit"), ("client-1", 2, "fit")]
     assert_as_in_one_process(given, out, network, lost=lost)
 
 
 def test_a_node_killed_while_condensing_and_a_slow_one_cost_their_replies_and_are_back_in_the_next_round(network):
-    """With their states neither lost nor applied twice: images go on from those of the last round that counted."""
+    """Client states are neither lost nor applied twice: images continue from the last round that was accepted."""
     given = tables(CONDENSING, rounds=3, deadline=DEADLINE, quorum=0.3, **{**SMALL_FEDAF, "local_steps": 10})
     out, trouble = network.folder / "condensing", network.folder / "trouble"
     for client in ("client-0", "client-1"):
-        (trouble / client).write_text("\nslow\n")  # all is well in the first round
+        (trouble / client).write_text("\nslow\n")  # no trouble in the first round
     run = network.submit(toml(given), out)
     network.until(lambda: not (trouble / "client-1").read_text(), "client-1 condenses in round 2")
     network.kill("client-1")
@@ -59,7 +58,9 @@ def test_a_node_killed_while_condensing_and_a_slow_one_cost_their_replies_and_ar
 
     metrics = rounds_of(out)
     assert [sorted(m["failures"]) for m in metrics] == [[], ["client-0", "client-1"], []]
-    assert metrics[1]["failures"]["client-0"] == "condense: no answer before the deadline"
+    phase, _, reason = metrics[1]["failures"]["client-0"].partition(": ")
+    assert phase == "condense"
+    assert "deadline" in reason
     assert metrics[1]["seconds"]["condense"] < DEADLINE + 5
     assert metrics[2]["asked"] == ["client-0", "client-1", "client-2"]
     lost = [(client, 2, "condense") for client in ("client-0", "client-1")]

@@ -1,1 +1,1 @@
-"""A federation over a real network."""
+"""Run a federation over a real network, on Flower."""

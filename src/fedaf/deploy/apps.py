@@ -1,5 +1,7 @@
-"""The two Flower apps of a federation: ``flwr run`` finds them by the names ``server`` and ``client``. Importing this
-is quick; what computes is imported when there is something to compute."""
+"""The two Flower apps of a federation, ``server`` and ``client``; ``transports/flower/app/pyproject.toml`` names them.
+
+Flower imports this module for every message, so PyTorch is imported only when there is something to compute.
+"""
 
 import logging
 import os
@@ -15,8 +17,6 @@ from fedaf.transports.flower.node import Node
 if TYPE_CHECKING:
     from fedaf.client.serving import Site
 
-log = logging.getLogger(__name__)
-
 
 def _open_site(node: Node, config: str) -> "Site":
     from fedaf.runs.sites import client_site
@@ -24,25 +24,25 @@ def _open_site(node: Node, config: str) -> "Site":
     return client_site(node, config)
 
 
-def _talk() -> None:
-    """Flower shows what its apps print: there our log goes."""
-    ours = logging.getLogger("fedaf")
-    if not ours.handlers:
+def _log_to_stderr() -> None:
+    """Write the log of fedaf to stderr, which Flower forwards."""
+    logger = logging.getLogger("fedaf")
+    if not logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("fedaf: %(message)s"))
-        ours.addHandler(handler)
-        ours.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
 
 
-_talk()
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, and before PyTorch is loaded
+_log_to_stderr()
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as in the command line; has an effect only before PyTorch is loaded
 client = client_app(_open_site)
 server = ServerApp()
 
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Run the federation of the run config, or go on with the one in its ``out``."""
+    """Run the federation of the run config, or resume the run in its directory ``out``."""
     from fedaf.runs.network import play
     from fedaf.transports.flower.transport import FlowerTransport
 
@@ -50,4 +50,4 @@ def serve(grid: Grid, context: Context) -> None:
     try:
         play(settings["config"], settings["out"], lambda **terms: FlowerTransport(grid, **terms))
     except FedafError as error:
-        raise type(error)(str(error)) from None  # a sentence, in Flower's list of runs too
+        raise type(error)(error.labelled) from None  # the message that Flower stores for the run

@@ -1,6 +1,6 @@
-"""Certificates and keys of a deployment: an authority of its own, a certificate for the server, a key for each node.
+"""Certificates and keys of a deployment: a certificate authority, a server certificate, and one key per node.
 
-Private keys are readable by their owner alone, and lie in folders that are too.
+Private keys, and the folders they are in, are readable only by their owner.
 """
 
 import ipaddress
@@ -27,24 +27,23 @@ CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
 NODE_KEY = "node.key"
 
-#: The link's own programs reach it there, so every server certificate names it.
+#: Programs on the server connect to the link on loopback, so every server certificate names it.
 LOOPBACK = ("127.0.0.1", "localhost")
 
 _AUTHORITY_LIFE = timedelta(days=825)
 _SERVER_LIFE = timedelta(days=397)
-_CLOCKS_DIFFER = timedelta(hours=1)  # a certificate must not lie in the future for a machine whose clock is late
+_CLOCK_SKEW = timedelta(hours=1)  # certificates start earlier, for machines whose clock is slow
 
 
 def private_directory(path: Path) -> Path:
-    """A folder for its owner alone, made where it is not there."""
+    """Create a folder if needed, and make it accessible only to its owner."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
 
 
 def make_authority(folder: Path) -> None:
-    """A new authority, valid for 825 days: ``ca.crt``, which all may see, and ``ca.key``, with which certificates are
-    made."""
+    """Create a certificate authority, valid for 825 days: the public ``ca.crt`` and the private ``ca.key``."""
     key = ec.generate_private_key(ec.SECP384R1())
     name = _name("fedaf deployment authority")
     builder = (
@@ -57,14 +56,26 @@ def make_authority(folder: Path) -> None:
 
 
 def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str]) -> datetime:
-    """A certificate for a server reached under the names or addresses ``hosts`` and on loopback, by the authority of a
-    folder; those of an earlier one are replaced. Returns when it ends: after 397 days, or with the authority."""
+    """Create a server certificate and its private key, replacing existing ones.
+
+    Args:
+        authority: Folder of the certificate authority that signs it.
+        folder: Folder to write ``server.crt`` and ``server.key`` to.
+        hosts: Host names or addresses of the server; loopback is added.
+
+    Returns:
+        When the certificate expires: after 397 days, or with the authority.
+
+    Raises:
+        UserError: If the authority cannot be read or has expired.
+    """
     issuer, issuer_key = _read_authority(authority)
     left = issuer.not_valid_after_utc - datetime.now(UTC)
     if left <= timedelta(0):
         raise UserError(
-            f"the authority in {authority} ended on {issuer.not_valid_after_utc:%Y-%m-%d}; make a new deployment with "
-            "fedaf deploy init, and give its ca.crt to every site."
+            f"the certificate authority in {authority} expired on {issuer.not_valid_after_utc:%Y-%m-%d}; create a new "
+            "deployment with fedaf deploy init, and copy its ca.crt to every site.",
+            code="FEDAF-DEPLOY-AUTHORITY-EXPIRED",
         )
     key = ec.generate_private_key(ec.SECP384R1())
     names = x509.SubjectAlternativeName([_alternative(host) for host in dict.fromkeys([*hosts, *LOOPBACK])])
@@ -86,18 +97,25 @@ def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str])
 
 
 def hosts_of(certificate: Path) -> list[str]:
-    """The names and addresses a server certificate is for."""
+    """Return the host names and addresses in a server certificate."""
     try:
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
-        raise UserError(f"{certificate} is no certificate that names its server: {error}.") from error
+        raise UserError(
+            f"{certificate} is not a readable certificate with host names ({error}); restore the one that "
+            "fedaf deploy init wrote.",
+            code="FEDAF-DEPLOY-CERTIFICATE-UNREADABLE",
+        ) from error
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def make_node_key(file: Path) -> Path:
-    """The key by which a node shows who it is, as ``ssh-keygen -t ecdsa -b 384`` makes it. Returns the public half,
-    which the server is given."""
+    """Create the key by which a node proves its identity, in the format of ``ssh-keygen -t ecdsa -b 384``.
+
+    Returns:
+        The file of the public key, which the server must have.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     private_directory(file.parent)
     _write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -111,9 +129,17 @@ def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePri
         certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
         key = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder} holds no readable authority ({CA_CERTIFICATE} and {CA_KEY}): {error}.") from error
+        raise UserError(
+            f"{folder} holds no readable certificate authority ({CA_CERTIFICATE} and {CA_KEY}): {error}; restore the "
+            "files that fedaf deploy init wrote.",
+            code="FEDAF-DEPLOY-AUTHORITY-UNREADABLE",
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{folder / CA_KEY} is not the key of an authority that fedaf deploy init made.")
+        raise UserError(
+            f"{folder / CA_KEY} is not an elliptic curve key, so fedaf deploy init did not write it; restore the one "
+            "it wrote.",
+            code="FEDAF-DEPLOY-AUTHORITY-UNREADABLE",
+        )
     return certificate, key
 
 
@@ -127,7 +153,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + life)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
@@ -163,13 +189,11 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Never readable by others, not even while it is written."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(content)
+    """Write a file that others can never read, not even while it is being written."""
+    _write(path, content, mode=0o600)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644), "wb") as file:
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
         file.write(content)

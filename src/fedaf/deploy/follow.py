@@ -1,20 +1,21 @@
-"""A run over a network, seen from the server's machine: handed to the link, followed, and told as it truly ended; and
-all of a deployment on one machine."""
+"""Submit a run to a SuperLink and follow it; keep a link or a node running; run a whole deployment on one machine."""
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import tomli_w
+
 from fedaf.config.settings import Config
 from fedaf.data.entries import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
-from fedaf.deploy.machines import CONNECTION, Link, Site, toml_lines
+from fedaf.deploy.machines import CONNECTION, Link, Site
 from fedaf.deploy.processes import Processes, last_words
-from fedaf.errors import FedafError, UserError
+from fedaf.errors import FedafError, InUse, UserError
+from fedaf.federation.events import EventReader, replay
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RESULT, RunDirectory, read_metrics
 from fedaf.runs.experiment import phases_of
@@ -24,16 +25,27 @@ LOGS, RUN = "logs", "run"
 _POLL_SECONDS, _SERVICE_POLL_SECONDS = 0.5, 2.0
 _COMMAND_SECONDS = 120.0
 _STOP_SECONDS = 20.0
-_ROUND = re.compile(r"fedaf: round (\d+)")
-_PHASE = re.compile(r"fedaf: phase (\w+), (?:(\d+) clients|here)")
-_SENTENCE = re.compile(r"^fedaf\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 def demo(
     config: Config, folder: Path, *, sites: Sequence[str], port: int, observer: Observer, say: Callable[[str], None]
 ) -> Path:
-    """A whole deployment on loopback, from certificates to the last round, that ends with this call. Returns the run
-    directory."""
+    """Run a whole deployment on loopback, from certificates to the last round, and stop all its programs.
+
+    Args:
+        config: The configuration to run.
+        folder: New folder for the deployment.
+        sites: Names of the sites.
+        port: Port of the link.
+        observer: Receives the events of the run.
+        say: Receives one line per step of the preparation.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        FedafError: If a program ends, or the run fails.
+    """
     init(folder, server="127.0.0.1", host="127.0.0.1", port=port, sites=sites, config=config)
     link, out = Link.read(folder / SERVER), folder / RUN
     with Processes(folder / LOGS, link.environment | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}) as processes:
@@ -42,109 +54,149 @@ def demo(
         processes.wait_until_listening("link", port, seconds=60)
         for number, name in enumerate(sites, 1):
             say(f"registering and starting SuperNode {number} of {len(sites)}")
-            flwr(link, "supernode", "register", str(link.folder / KEYS / f"{name}.pub"), CONNECTION)
+            _flwr(link, "supernode", "register", str(link.folder / KEYS / f"{name}.pub"), CONNECTION)
             processes.start(name, *Site.read(folder / SITES / name).prepare())
-        say("handing over the run")
-        run = submit(link, config, out)
-        follow(link, run, config, out, observer, processes)
+        say("submitting the run")
+        SubmittedRun(link, config, out).follow(observer, processes)
     return out
 
 
 def run(link: Link, config: Config, out: Path, observer: Observer) -> None:
-    """Hand a run to a link that is running, and follow it to its end. Ctrl-C stops the run itself."""
-    number = submit(link, config, out)
+    """Submit a run to a running link and follow it to its end. Ctrl-C stops the run.
+
+    Args:
+        link: The machine of the link, which is this one.
+        config: The configuration to run.
+        out: Run directory; a run that was stopped there is resumed.
+        observer: Receives the events of the run.
+
+    Raises:
+        UserError: If the run in ``out`` is finished, or no link was started.
+        FedafError: If the link does not answer, or the run fails.
+    """
+    submitted = SubmittedRun(link, config, out)
     with Processes(link.folder / LOGS, link.environment) as processes:
         try:
-            follow(link, number, config, out, observer, processes)
+            submitted.follow(observer, processes)
         except KeyboardInterrupt:
-            flwr(link, "stop", str(number), CONNECTION)
-            _wait_until_free(out)
+            submitted.stop()
             raise
 
 
 def serve(machine: Link | Site, *, show: Callable[[str], object] | None = None) -> NoReturn:
-    """Start the link or the node of a folder, and stay with it until it ends or this process is told to. ``show`` is
-    given what it writes to its log."""
+    """Start a link or a node and keep it running until this process is told to end.
+
+    Args:
+        machine: The link or the node.
+        show: Receives what it writes to its log.
+
+    Raises:
+        FedafError: If the program ends.
+    """
     with Processes(machine.folder / LOGS, machine.environment) as processes:
         processes.start(machine.name, *machine.prepare())
         with open(processes.log(machine.name), errors="replace") as log:
-            while True:  # until it is missed
+            while True:
                 if show is not None and (text := log.read()):
                     show(text)
                 processes.watch()
                 time.sleep(_SERVICE_POLL_SECONDS)
 
 
-def submit(link: Link, config: Config, out: Path) -> int:
-    """Hand a run to the link, whose server app keeps it in ``out``, and goes on where there already is one. Returns
-    Flower's number for it."""
-    if (out / RESULT).is_file():
-        raise UserError(f"the run in {out} is finished; name another directory with --out.")
-    if not link.home.is_dir():
-        raise UserError(f"no link was ever started in {link.folder}; start one with fedaf deploy link.")
-    given = link.home / "run-config.toml"
-    given.write_text(toml_lines({"config": config.to_toml(), "out": str(out.absolute())}))
-    return int(flwr(link, "run", str(link.app), CONNECTION, "--run-config", str(given))["run-id"])
+class SubmittedRun:
+    """A run that was handed to a link. Its server app works in ``out``, and resumes a run that was stopped there."""
+
+    def __init__(self, link: Link, config: Config, out: Path) -> None:
+        if (out / RESULT).is_file():
+            raise UserError(
+                f"the run in {out} is finished; choose another directory with --out.",
+                code="FEDAF-DEPLOY-RUN-FINISHED",
+            )
+        if not link.home.is_dir():
+            raise UserError(
+                f"no link was started in {link.folder}; start one with fedaf deploy link.",
+                code="FEDAF-DEPLOY-NO-LINK",
+            )
+        self._link, self._config, self._out = link, config, out
+        self._events = EventReader(out)
+        self._events.read()  # skips those from before a resume
+        self._failure: dict[str, Any] | None = None
+        self._first_round = len(read_metrics(out)) + 1
+        run_config = link.home / "run-config.toml"
+        run_config.write_text(tomli_w.dumps({"config": config.to_toml(), "out": str(out.absolute())}))
+        answer = _flwr(link, "run", str(link.app), CONNECTION, "--run-config", str(run_config))
+        self._id = str(answer["run-id"])
+
+    def follow(self, observer: Observer, processes: Processes) -> None:
+        """Pass the events of the run to an observer until it ends.
+
+        Raises:
+            FedafError: If the run fails; with the message and code of the run's last event, or else with the reason
+                that Flower gives.
+        """
+        config = self._config
+        observer.started(
+            title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
+            rounds=config.run.rounds,
+            first_round=self._first_round,
+            phases=phases_of(config),
+            device="the network",
+        )
+        stream = ("flwr", "log", self._id, CONNECTION, "--stream")  # ends with the run
+        try:
+            log = processes.start("run", *stream, may_end=True)
+            while log.poll() is None or (final := self._final_state()) is None:
+                if log.poll() is not None:  # the link was restarted; the run may continue
+                    log = processes.start("run", *stream, may_end=True)
+                time.sleep(_POLL_SECONDS)
+                processes.watch()
+                self._pass_events(observer)
+            self._pass_events(observer)
+        finally:
+            observer.ended()
+        if final["status"] != "finished:completed" or not (self._out / RESULT).is_file():
+            reason = final.get("status-details") or last_words(processes.log("run"))
+            failure = self._failure or {"message": reason, "code": "FEDAF-DEPLOY-RUN-FAILED"}
+            raise FedafError(f"the run ended as {final['status']}: {failure['message']}", code=failure["code"])
+
+    def stop(self) -> None:
+        """Stop the run, and wait until its server app has released the run directory."""
+        _flwr(self._link, "stop", self._id, CONNECTION)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._out.is_dir() and time.monotonic() < deadline:
+            try:
+                RunDirectory(self._out).close()
+            except InUse:
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    def _pass_events(self, observer: Observer) -> None:
+        for event in self._events.read():
+            if event["event"] == "failed":
+                self._failure = event
+            elif event["event"] not in ("started", "ended"):  # this class reports the start and the end
+                replay(event, observer)
+
+    def _final_state(self) -> dict[str, Any] | None:
+        """Return what Flower knows about the run if it has ended."""
+        (found,) = _flwr(self._link, "list", CONNECTION, "--run-id", self._id)["runs"]
+        return dict(found) if found["status"].startswith("finished") else None
 
 
-def follow(link: Link, run: int, config: Config, out: Path, observer: Observer, processes: Processes) -> None:
-    """Tell an observer of a run until it ends; raise ``FedafError`` unless it ended well."""
-    news = News(out, processes.log("run"), observer)
-    observer.started(
-        title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
-        rounds=config.run.rounds,
-        first_round=news.rounds + 1,
-        phases=phases_of(config),
-        device="the network",
-    )
-    try:
-        log = processes.start("run", *_log(run), may_end=True)
-        while log.poll() is None or (end := _end(link, run)) is None:
-            if log.poll() is not None:  # the link was away; the run may go on
-                log = processes.start("run", *_log(run), may_end=True)
-            time.sleep(_POLL_SECONDS)
-            processes.watch()
-            news.tell()
-        news.tell()
-    finally:
-        observer.ended()
-    if end != "finished:completed" or not (out / RESULT).is_file():
-        raise FedafError(f"the run ended as {end}: {_reason(processes.log('run'))}")
-
-
-class News:
-    """What a run has told since last time: its phases in the log of the server app, as ``fedaf.runs.network`` writes
-    them there, its rounds in the run directory."""
-
-    def __init__(self, out: Path, log: Path, observer: Observer) -> None:
-        self._out, self._log, self._observer = out, log, observer
-        self.rounds, self._lines = len(read_metrics(out)), 0
-
-    def tell(self) -> None:
-        for metrics in read_metrics(self._out)[self.rounds :]:
-            for client, failure in metrics["failures"].items():
-                phase, _, reason = failure.partition(": ")
-                self._observer.client_failed(metrics["round"], phase, client, reason)
-            self._observer.round_ended(metrics)
-            self.rounds += 1
-        lines = self._log.read_text(errors="replace").splitlines()
-        for line in lines[self._lines :]:
-            if found := _ROUND.fullmatch(line):
-                self._observer.round_started(int(found[1]))
-            elif found := _PHASE.fullmatch(line):
-                self._observer.phase_started(found[1], int(found[2] or 0))
-        self._lines = len(lines)
-
-
-def flwr(link: Link, *arguments: str) -> dict[str, Any]:
-    """What a ``flwr`` command answers; its failure is a ``FedafError``."""
+def _flwr(link: Link, *arguments: str) -> dict[str, Any]:
+    """Run a ``flwr`` command and return its answer."""
     command = ["flwr", *arguments, "--format", "json"]
     try:
         done = subprocess.run(
             command, env=link.environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise FedafError(f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s.") from error
+        raise FedafError(
+            f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s; see its log in "
+            f"{link.folder / LOGS}.",
+            code="FEDAF-DEPLOY-FLWR-TIMEOUT",
+        ) from error
     try:
         answer = json.loads(done.stdout)
     except ValueError:
@@ -152,34 +204,7 @@ def flwr(link: Link, *arguments: str) -> dict[str, Any]:
     if done.returncode == 0 and answer.get("success"):
         return dict(answer)
     reason = answer.get("error-message") or done.stderr or done.stdout or f"status {done.returncode}"
-    raise FedafError(f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]}); is the link running?")
-
-
-def _wait_until_free(out: Path) -> None:
-    """Until the server app of a stopped run has let go of its directory, so that the run can go on at once."""
-    deadline = time.monotonic() + _STOP_SECONDS
-    while out.is_dir() and time.monotonic() < deadline:
-        try:
-            RunDirectory(out).close()
-        except UserError:
-            time.sleep(_POLL_SECONDS)
-        else:
-            return
-
-
-def _log(run: int) -> tuple[str, ...]:
-    """A command that writes what the server app says, and ends with the run."""
-    return ("flwr", "log", str(run), CONNECTION, "--stream")
-
-
-def _end(link: Link, run: int) -> str | None:
-    """How a run ended, or nothing while it goes on."""
-    (found,) = flwr(link, "list", CONNECTION, "--run-id", str(run))["runs"]
-    status = str(found["status"])
-    return status if status.startswith("finished") else None
-
-
-def _reason(log: Path) -> str:
-    """The sentence a server app ended with, or else its last words."""
-    found = _SENTENCE.findall(log.read_text(errors="replace"))
-    return found[-1] if found else last_words(log)
+    raise FedafError(
+        f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]}); is the link running?",
+        code="FEDAF-DEPLOY-FLWR-FAILED",
+    )

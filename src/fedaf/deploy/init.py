@@ -1,4 +1,4 @@
-"""``fedaf deploy init``: a folder for each machine, and a page that says what to do with them."""
+"""``fedaf deploy init``: a folder for each machine, and pages that say what to do with them."""
 
 import ipaddress
 import re
@@ -8,6 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import tomli_w
+
+from fedaf import __version__
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data.entries import NO_DATA
@@ -22,21 +26,26 @@ from fedaf.deploy.credentials import (
     make_server_certificate,
     private_directory,
 )
-from fedaf.deploy.machines import APP, FLOWER_HOME, LINK_FILE, NODE_FILE, toml_lines
-from fedaf.deploy.pages import deployment_page, site_page
+from fedaf.deploy.machines import APP, FLOWER_HOME, LINK_FILE, NODE_FILE
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG
 from fedaf.protocol import Policy
 from fedaf.transports.flower import OFFLINE, app_directory
 
 SERVER, SITES, AUTHORITY, KEYS = "server", "sites", "authority", "keys"
+POLICY, OWN_DATA = "policy.toml", "folder:images"
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
 
 
 def trial_config(given: Mapping[str, Any]) -> Config:
-    """A short run on digits that a default policy admits: of a class, no more images than half its samples."""
+    """Return a short run on digits that the default policy admits.
+
+    Args:
+        given: Settings that replace those of the trial. Unless they set ``min_samples``, a client condenses only
+            classes with at least twice as many samples as images per class, as the default policy demands.
+    """
     merged = configuration.merge({"data": {"name": "digits"}, "partition": {"alpha": 0.5}}, given)
     config = configuration.build(merged, preset="quick")
     options = config.method.model_dump()
@@ -47,16 +56,28 @@ def trial_config(given: Mapping[str, Any]) -> Config:
 
 
 def check_names(server: str, sites: Sequence[str]) -> None:
-    """Raise ``UserError`` for names that cannot be a server and its sites."""
+    """Raise ``UserError`` unless these are valid names of a server and its sites."""
     if not (_HOST.fullmatch(server) or _is_address(server)):
-        raise UserError(f"--server is {server!r}, but it must be the server's name or address, without a port.")
+        raise UserError(
+            f"--server is {server!r}; expected a host name or an address, without a port.",
+            code="FEDAF-DEPLOY-SERVER-NAME",
+        )
     if not sites:
-        raise UserError("--sites needs at least one name, for example --sites hospital-a,hospital-b.")
+        raise UserError(
+            "--sites needs at least one name, for example --sites hospital-a,hospital-b.",
+            code="FEDAF-DEPLOY-SITE-NAME",
+        )
     for name in sites:
         if not _NAME.fullmatch(name):
-            raise UserError(f"the site {name!r} cannot be a folder; allowed are letters, digits, '.' and '-'.")
+            raise UserError(
+                f"the site name {name!r} is not valid; use letters, digits, '.' and '-'.",
+                code="FEDAF-DEPLOY-SITE-NAME",
+            )
     if len(set(sites)) < len(sites):
-        raise UserError(f"--sites names {', '.join(sorted({n for n in sites if sites.count(n) > 1}))} twice.")
+        raise UserError(
+            f"--sites has {', '.join(sorted({n for n in sites if sites.count(n) > 1}))} twice; names must be unique.",
+            code="FEDAF-DEPLOY-SITE-NAME",
+        )
 
 
 def _is_address(server: str) -> bool:
@@ -77,13 +98,35 @@ def init(
     host: str = "0.0.0.0",
     bring_certificates: bool = False,
 ) -> None:
-    """Write all that a deployment needs into a new folder. ``server`` is the name or address under which sites reach
-    the link, ``host`` the address it listens on."""
+    """Write the folders of all machines of a deployment.
+
+    Args:
+        folder: New folder for all of them.
+        server: Host name or address under which sites reach the server.
+        sites: Names of the sites.
+        config: The configuration to run.
+        port: Port of the link.
+        host: Address that the link listens on.
+        bring_certificates: Create no certificates; the page then says which files to add.
+
+    Raises:
+        UserError: If a name is not valid or the folder is in use.
+    """
     check_names(server, sites)
     refuse_used(folder)
     private_directory(folder)
-    ends = None if bring_certificates else _make_certificates(folder, server)
+    expires = None if bring_certificates else _make_certificates(folder, server)
     trial = config.data.name != NO_DATA
+    values = {
+        "version": __version__,
+        "server": server,
+        "port": port,
+        "sites": sites,
+        "expires": f"{expires:%Y-%m-%d}" if expires is not None else None,
+        "trial": trial,
+        "rounds": config.run.rounds,
+        "check": f"fedaf policy check {CONFIG} --policy {POLICY}" + ("" if trial else f" --dataset {OWN_DATA}"),
+    }
     superlink = f"[{server}]:{port}" if ":" in server else f"{server}:{port}"
     _write_server(folder / SERVER, config, host=host, port=port)
     for number, name in enumerate(sites):
@@ -92,52 +135,76 @@ def init(
         shutil.copyfile(public, folder / SERVER / KEYS / f"{name}.pub")
         if not bring_certificates:
             shutil.copyfile(folder / AUTHORITY / CA_CERTIFICATE, site / CA_CERTIFICATE)
-        _write_site(site, name, superlink, config, f"partition:{number}" if trial else "folder:images")
-        (site / "README.md").write_text(site_page(name=name, server=server, port=port))
-    page = deployment_page(
-        server=server, port=port, sites=sites, ends=f"{ends:%Y-%m-%d}" if ends is not None else None, trial=trial
-    )
-    (folder / "README.md").write_text(page)
+        _write_site(site, name, superlink, config, f"partition:{number}" if trial else OWN_DATA)
+        _write_page(site, "site.md.j2", {**values, "name": name})
+    _write_page(folder, "deployment.md.j2", values)
 
 
 def refuse_used(folder: Path) -> None:
-    """Raise ``UserError`` for a folder that holds anything."""
+    """Raise ``UserError`` if a folder is not empty, or is a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is in use; choose a folder that is empty or not there yet.")
+        raise UserError(
+            f"{folder} is in use; choose a folder that is empty or does not exist.",
+            code="FEDAF-DEPLOY-FOLDER-USED",
+        )
 
 
 def renew(folder: Path) -> datetime:
-    """A new certificate for the server of a deployment, for the same names. Returns when it ends."""
+    """Replace the server certificate of a deployment by a new one for the same host names.
+
+    Args:
+        folder: The folder that ``init`` wrote.
+
+    Returns:
+        When the new certificate expires.
+
+    Raises:
+        UserError: If the deployment has no certificate authority, or its files cannot be read.
+    """
     certificate = folder / SERVER / SERVER_CERTIFICATE
     if not (folder / AUTHORITY).is_dir():
-        raise UserError(f"{folder} has no {AUTHORITY}/, so its certificates were made elsewhere; renew them there.")
+        raise UserError(
+            f"{folder} has no {AUTHORITY}/, so another authority signed its certificates; renew them there.",
+            code="FEDAF-DEPLOY-AUTHORITY-EXTERNAL",
+        )
     return make_server_certificate(folder / AUTHORITY, folder / SERVER, hosts_of(certificate))
 
 
 def _make_certificates(folder: Path, server: str) -> datetime:
     make_authority(folder / AUTHORITY)
-    ends = make_server_certificate(folder / AUTHORITY, folder / SERVER, [server, *LOOPBACK])
+    expires = make_server_certificate(folder / AUTHORITY, folder / SERVER, [server, *LOOPBACK])
     shutil.copyfile(folder / AUTHORITY / CA_CERTIFICATE, folder / SERVER / CA_CERTIFICATE)
-    return ends
+    return expires
+
+
+def _write_page(folder: Path, template: str, values: Mapping[str, object]) -> None:
+    """Write ``README.md`` into a folder."""
+    pages = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedaf.deploy"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    (folder / "README.md").write_text(pages.get_template(template).render(values))
 
 
 def _write_server(folder: Path, config: Config, *, host: str, port: int) -> None:
     private_directory(folder)
     (folder / KEYS).mkdir()
     shutil.copytree(app_directory(), folder / APP)
-    (folder / LINK_FILE).write_text(toml_lines({"host": host, "port": port}))
+    (folder / LINK_FILE).write_text(tomli_w.dumps({"host": host, "port": port}))
     (folder / CONFIG).write_text(config.to_toml())
     exports = {**OFFLINE, "FLWR_HOME": f"$PWD/{FLOWER_HOME}"}
     (folder / "env.sh").write_text(
-        "# To be read in this folder before flwr is used: . ./env.sh\n"
+        "# Settings for flwr commands; run in this folder: . ./env.sh\n"
         + "".join(f'export {name}="{value}"\n' for name, value in exports.items())
     )
 
 
 def _write_site(folder: Path, name: str, superlink: str, config: Config, data: str) -> None:
-    node = {"client-id": name, "data": data, "policy": "policy.toml", "state-dir": "state"}
-    (folder / NODE_FILE).write_text(
-        f'{toml_lines({"superlink": superlink})}\n[node]\n{toml_lines(node)}# threads = 4\n# device = "cuda"\n'
-    )
-    (folder / "policy.toml").write_text(configuration.policy_toml(Policy(methods=[config.method_name])))
+    node = {"client-id": name, "data": data, "policy": POLICY, "state-dir": "state"}
+    settings = tomli_w.dumps({"superlink": superlink, "node": node})
+    (folder / NODE_FILE).write_text(f'{settings}# threads = 4\n# device = "cuda"\n')
+    (folder / POLICY).write_text(configuration.policy_toml(Policy(methods=[config.method_name])))
     (folder / CONFIG).write_text(config.to_toml())

@@ -1,12 +1,14 @@
-"""What the folder of a machine says of it, and the command that it comes to: ``link.toml`` on the server, ``node.toml``
-at a site. Paths are those of the folder."""
+"""The settings files of machines, ``link.toml`` on the server and ``node.toml`` at a site, and the commands they give.
 
-import json
+Paths in a settings file are relative to its folder.
+"""
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaf import __version__
@@ -22,33 +24,42 @@ FLOWER_HOME, APP = "flower", "app"
 
 _GUARD = ("-m", "fedaf.transports.flower.guard")
 _Settings = TypeVar("_Settings", bound=BaseModel)
-_EVERYWHERE = ("0.0.0.0", "::")
+_ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 class LinkSettings(BaseModel):
+    """The settings in ``link.toml``."""
+
     model_config = ConfigDict(extra="forbid")
 
     host: str = Field("0.0.0.0", description="address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="port to listen on")
-    ca: str = Field(CA_CERTIFICATE, description="certificate of the authority")
+    ca: str = Field(CA_CERTIFICATE, description="certificate of the certificate authority")
     certificate: str = Field(SERVER_CERTIFICATE, description="certificate of the server")
-    key: str = Field(SERVER_KEY, description="its private key")
-    database: str = Field("link.db", description="what the link remembers: registered keys, runs")
+    key: str = Field(SERVER_KEY, description="private key of the server")
+    database: str = Field("link.db", description="database of the link: registered keys and runs")
 
 
 class NodeSettings(BaseModel):
+    """The settings in ``node.toml``."""
+
     model_config = ConfigDict(extra="forbid")
 
     superlink: str = Field(pattern=r"^.+:\d+$", description="host:port of the server")
-    ca: str = Field(CA_CERTIFICATE, description="certificate of the authority that signed the server's")
+    ca: str = Field(CA_CERTIFICATE, description="certificate of the authority that signed the server certificate")
     key: str = Field(NODE_KEY, description="private key of this node")
-    wait: float = Field(86400, gt=0, description="seconds to wait for a server that does not answer")
-    node: dict[str, str | int] = Field(description="what this node is: client-id, data, policy, ...")
+    wait: float = Field(86400, gt=0, description="seconds to keep trying to reach the server")
+    node: dict[str, str | int] = Field(description="the node config: client-id, data, policy, ...")
 
 
 @dataclass(frozen=True)
 class Link:
-    """The server's machine."""
+    """The server's machine, which runs a SuperLink.
+
+    Args:
+        folder: Absolute path of its folder.
+        settings: The settings in ``link.toml``.
+    """
 
     folder: Path
     settings: LinkSettings
@@ -56,37 +67,43 @@ class Link:
 
     @classmethod
     def read(cls, folder: Path) -> "Link":
+        """Read the folder of a server."""
         return cls(folder.absolute(), _read(folder / LINK_FILE, LinkSettings, "the folder of a server"))
 
     @property
     def home(self) -> Path:
+        """Flower's home directory."""
         return self.folder / FLOWER_HOME
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the link and of every ``flwr`` command to it."""
+        """The environment of the link and of every ``flwr`` command."""
         return environment(self.home)
 
     @property
     def app(self) -> Path:
-        """The Flower app that a run hands to the nodes: that of this installation, or nodes refuse it."""
+        """The Flower app that a run sends to the nodes. Nodes refuse any app but that of their installation."""
         app = self.folder / APP
-        here, own = (folder / "pyproject.toml" for folder in (app, app_directory()))
-        if not here.is_file() or here.read_bytes() != own.read_bytes():
-            raise UserError(f"{app} is not the app of fedaf {__version__}; put {app_directory()} in its place.")
+        given, installed = (folder / "pyproject.toml" for folder in (app, app_directory()))
+        if not given.is_file() or given.read_bytes() != installed.read_bytes():
+            raise UserError(
+                f"{app} is not the app of fedaf {__version__}, so nodes would refuse it; replace it by a copy of "
+                f"{app_directory()}.",
+                code="FEDAF-DEPLOY-APP-VERSION",
+            )
         return app
 
     def prepare(self) -> list[str]:
-        """Check everything, say to ``flwr`` where the link is, and return the command that starts it."""
+        """Check all files, write the connection settings for ``flwr``, and return the command that starts the link."""
         of = self.settings
         ca, certificate, key = (_file(self.folder, name) for name in (of.ca, of.certificate, of.key))
         refuse_taken(of.port, of.host)
         self.home.mkdir(exist_ok=True)
-        own = "127.0.0.1" if of.host in _EVERYWHERE else of.host
-        connection = {"address": f"[{own}]:{of.port}" if ":" in own else f"{own}:{of.port}", "root-certificates": ca}
-        (self.home / "config.toml").write_text(
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{toml_lines(connection)}'
-        )
+        host = "127.0.0.1" if of.host in _ALL_ADDRESSES else of.host
+        address = f"[{host}]:{of.port}" if ":" in host else f"{host}:{of.port}"
+        connection = {"address": address, "root-certificates": ca}
+        settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (self.home / "config.toml").write_text(tomli_w.dumps(settings))
         return [
             *(sys.executable, *_GUARD, "superlink", "--host", of.host, "--port", str(of.port)),
             *("--ssl-ca-certfile", ca, "--ssl-certfile", certificate, "--ssl-keyfile", key),
@@ -96,7 +113,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Site:
-    """A machine with data."""
+    """A machine with data, which runs a SuperNode.
+
+    Args:
+        folder: Absolute path of its folder.
+        settings: The settings in ``node.toml``.
+    """
 
     folder: Path
     settings: NodeSettings
@@ -104,6 +126,7 @@ class Site:
 
     @classmethod
     def read(cls, folder: Path) -> "Site":
+        """Read the folder of a site."""
         return cls(folder.absolute(), _read(folder / NODE_FILE, NodeSettings, "the folder of a site"))
 
     @property
@@ -111,51 +134,54 @@ class Site:
         return environment(self.folder / FLOWER_HOME)
 
     def prepare(self) -> list[str]:
-        """Check everything and return the command that starts the node."""
+        """Check all files, write the node config, and return the command that starts the node."""
         of = self.settings
         ca, key = (_file(self.folder, name) for name in (of.ca, of.key))
-        keys = self._node()
-        node = Node.read(keys)
+        table = self._node_config()
+        node = Node.read(table)
         if node.policy is not None:
             configuration.read_policy(node.policy)
         file = node.folder / "node-config.toml"
-        file.write_text(toml_lines(keys))
-        (port,) = free_ports(1)  # for programs of the node's own, on this machine
+        file.write_text(tomli_w.dumps(table))
+        (port,) = free_ports(1)  # only programs on this machine connect to it
         return [
             *(sys.executable, *_GUARD, "supernode", "--superlink", of.superlink, "--root-certificates", ca),
             *("--auth-supernode-private-key", key, "--max-wait-time", str(of.wait)),
             *("--host", "127.0.0.1", "--port", str(port), "--node-config", str(file)),
         ]
 
-    def _node(self) -> dict[str, str | int]:
-        """The table of the node, with paths that hold wherever its programs run."""
-        keys = {"state-dir": "state", **self.settings.node}
+    def _node_config(self) -> dict[str, str | int]:
+        """Return the node config with absolute paths."""
+        table = {"state-dir": "state", **self.settings.node}
         for name in ("state-dir", "data-dir", "policy"):
-            if isinstance(path := keys.get(name), str) and not (name == "policy" and path == "default"):
-                keys[name] = str(self.folder / path)
-        kind, _, path = str(keys.get("data", "")).partition(":")
+            if isinstance(path := table.get(name), str) and not (name == "policy" and path == "default"):
+                table[name] = str(self.folder / path)
+        kind, _, path = str(table.get("data", "")).partition(":")
         if kind in ("folder", "npz") and path:
-            keys["data"] = f"{kind}:{self.folder / path}"
+            table["data"] = f"{kind}:{self.folder / path}"
             if not (self.folder / path).exists():
                 raise UserError(
-                    f"data of {self.folder / NODE_FILE} is {kind}:{path}, which does not exist; name yours."
+                    f"data in {self.folder / NODE_FILE} is {kind}:{path}, which does not exist; set it to the path of "
+                    "this site's images.",
+                    code="FEDAF-DEPLOY-DATA-NOT-FOUND",
                 )
-        return keys
-
-
-def toml_lines(values: dict[str, Any]) -> str:
-    """A flat table as TOML."""
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
+        return table
 
 
 def _read(path: Path, model: type[_Settings], kind: str) -> _Settings:
     if not path.is_file():
-        raise UserError(f"{path.parent} is not {kind}: it has no {path.name}; fedaf deploy init makes one.")
+        raise UserError(
+            f"{path.parent} is not {kind}: it has no {path.name}; fedaf deploy init creates such folders.",
+            code="FEDAF-DEPLOY-FOLDER-WRONG",
+        )
     return configuration.read_file(path, model, what="file")
 
 
 def _file(folder: Path, name: str) -> str:
     path = folder / name
     if not path.is_file():
-        raise UserError(f"{path} is missing; the README of the deployment says where it comes from.")
+        raise UserError(
+            f"{path} is missing; the README.md of the deployment says where it comes from.",
+            code="FEDAF-DEPLOY-FILE-MISSING",
+        )
     return str(path)

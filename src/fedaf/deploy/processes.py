@@ -1,4 +1,4 @@
-"""Programs of a deployment on this machine: started offline, watched, and stopped with all that they started."""
+"""Start Flower's programs on this machine, watch them, and stop them together with everything they started."""
 
 import os
 import re
@@ -13,37 +13,59 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn, Self
 
+import psutil
+
 from fedaf.errors import FedafError, UserError
 from fedaf.transports.flower import OFFLINE
 
 _GRACE_SECONDS = 6.0
-_SIGNS = {
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate was not signed by the authority of ca.crt, has ended, or is "
-    "for another name; compare ca.crt with the server's",
-    "[code: 2001]": "the server admits nodes with a registered key only; register node.pub there",
-    "[code: 2004]": "the server does not know the key of this node, or a node with it is running already; register "
-    "node.pub there, or end the other",
-    "Giving up reconnection": "no SuperLink with TLS answered there in the time it was given; check the address, and "
-    "that the link is running",
-    "address already in use": "its port is in use; choose another, or end what uses it",
-}
+# What Flower writes to a log, the code of the error it means, and what to do about it.
+_SIGNS = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "FEDAF-DEPLOY-CERTIFICATE-REFUSED",
+        "the server's certificate is not signed by the authority of ca.crt, has expired, or is for another host name; "
+        "compare ca.crt with the server's",
+    ),
+    (
+        "[code: 2001]",
+        "FEDAF-DEPLOY-KEY-UNKNOWN",
+        "the server admits only nodes with a registered key; register node.pub there",
+    ),
+    (
+        "[code: 2004]",
+        "FEDAF-DEPLOY-KEY-UNKNOWN",
+        "the server does not know the key of this node, or another node with this key is running; register node.pub on "
+        "the server, or stop the other node",
+    ),
+    (
+        "Giving up reconnection",
+        "FEDAF-DEPLOY-NO-ANSWER",
+        "no SuperLink with TLS answered before the time limit; check the address, and that the link is running",
+    ),
+    (
+        "address already in use",
+        "FEDAF-DEPLOY-PORT-TAKEN",
+        "its port is in use; choose another port, or stop the program that uses it",
+    ),
+)
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment for Flower's programs: offline, with their settings in ``home``, past any proxy, and with the
-    programs beside this Python found first."""
+    """Return the environment for Flower's programs: offline, without a proxy, with their settings in ``home`` and with
+    this Python's ``bin`` directory first on the path."""
     inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    believed = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}  # who may say that a request came from elsewhere than it did
-    return {**inherited, **OFFLINE, **believed, "FLWR_HOME": str(home.absolute()), "PATH": path}
+    trusted_proxies = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}  # only these may set X-Forwarded-For
+    return {**inherited, **OFFLINE, **trusted_proxies, "FLWR_HOME": str(home.absolute()), "PATH": path}
 
 
 @contextmanager
 def ending_orderly() -> Iterator[None]:
-    """In the block, being told to end (a service that is stopped, a terminal that is closed) unwinds like Ctrl-C. What
-    this process was told to ignore, as by nohup, it ignores."""
+    """Turn SIGTERM and SIGHUP into ``SystemExit`` in the block, so that it cleans up as after Ctrl-C. A signal that is
+    ignored, as under nohup, stays ignored."""
 
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -58,16 +80,23 @@ def ending_orderly() -> Iterator[None]:
 
 
 class Processes:
-    """Programs that end with the block they were started in, whatever happens there. Should this process be killed,
-    their standard input ends, which tells those of ``transports.flower.guard`` to end too."""
+    """Programs that are stopped at the end of a ``with`` block.
+
+    If this process is killed, the standard input of the programs is closed; those started through
+    ``fedaf.transports.flower.guard`` then end too.
+
+    Args:
+        logs: Folder for the log files, one per program.
+        environment: Environment variables of all programs.
+    """
 
     def __init__(self, logs: Path, environment: dict[str, str]) -> None:
         logs.mkdir(exist_ok=True)
         self._logs, self._environment = logs, environment
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._needed: set[str] = set()
-        self._known: set[tuple[int, str]] = set()
-        self._input, self._held = os.pipe()  # nobody writes; that this end is held is the message
+        self._known: set[psutil.Process] = set()
+        self._input, self._write_end = os.pipe()  # never written to: closing it tells the programs to end
 
     def __enter__(self) -> Self:
         return self
@@ -78,8 +107,13 @@ class Processes:
         self.stop()
 
     def start(self, name: str, *command: str | Path, may_end: bool = False) -> subprocess.Popen[bytes]:
-        """A program in a session of its own, so that Ctrl-C reaches this process alone; it writes to ``NAME.log``. One
-        that may end is not missed."""
+        """Start a program in its own session, so that Ctrl-C reaches only this process.
+
+        Args:
+            name: Name of the program; its output goes to ``NAME.log``.
+            command: The program and its arguments.
+            may_end: Whether ``watch`` accepts that the program has ended.
+        """
         with open(self.log(name), "wb") as output:
             process = subprocess.Popen(
                 command,
@@ -98,45 +132,57 @@ class Processes:
         return self._logs / f"{name}.log"
 
     def watch(self) -> None:
-        """Take note of what the programs have started, and raise ``FedafError`` where one that is needed has ended."""
+        """Record the descendants of the programs.
+
+        Raises:
+            FedafError: If a program that must keep running has ended.
+        """
         started = {process.pid for process in self._started.values()}
-        self._known |= {(p.pid, p.born) for p in _with_descendants(started, _listing())}
+        self._known |= {entry.process for entry in _with_descendants(started, _listing())}
         for name, process in self._started.items():
             if name in self._needed and process.poll() is not None:
-                raise FedafError(f"{name} ended: {why(self.log(name))}.")
+                raise _ended(f"{name} ended", self.log(name), "FEDAF-DEPLOY-PROGRAM-ENDED")
 
     def wait_until_listening(self, name: str, port: int, *, seconds: float) -> None:
-        """Wait until a program takes connections on loopback."""
+        """Wait until a program accepts connections on loopback.
+
+        Raises:
+            FedafError: If it does not within the given number of seconds.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.watch()
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(0.1)
-        raise FedafError(f"{name} does not listen on port {port} after {seconds:g} s: {why(self.log(name))}.")
+        raise _ended(
+            f"{name} does not listen on port {port} after {seconds:g} s",
+            self.log(name),
+            "FEDAF-DEPLOY-NOT-LISTENING",
+        )
 
     def stop(self) -> None:
-        """End everything, once: politely, then by force. A second Ctrl-C in the meantime changes nothing."""
+        """Stop everything: SIGTERM first, SIGKILL after a grace period. Further signals are ignored meanwhile."""
         before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDINGS}
         try:
             self._stop()
         finally:
             os.close(self._input)
-            os.close(self._held)
+            os.close(self._write_end)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _stop(self) -> None:
         groups: set[int] = set()
-        told: set[int] = set()
+        asked: set[int] = set()
         deadline = time.monotonic() + _GRACE_SECONDS
         while (left := self._left(groups)) and time.monotonic() < deadline:
-            orphans = {process.pid for process in left.values() if process.parent not in left}
-            # All that is here; later on orphans only, as what one starts in order to end well is one's own to end.
-            tell = (orphans if told else left.keys()) - told
-            for pid in tell:
+            orphans = {pid for pid, entry in left.items() if entry.parent not in left}
+            # First all processes; later only orphans, as a program may start a child to shut down cleanly.
+            to_ask = (orphans if asked else left.keys()) - asked
+            for pid in to_ask:
                 _send(pid, signal.SIGTERM)
-            told |= tell
+            asked |= to_ask
             time.sleep(0.1)
         deadline = time.monotonic() + _GRACE_SECONDS
         while (left := self._left(groups)) and time.monotonic() < deadline:
@@ -145,45 +191,49 @@ class Processes:
             time.sleep(0.05)
         self._started.clear()
 
-    def _left(self, groups: set[int]) -> dict[int, "_Process"]:
-        """What still runs of all that was started, by id. What is being ended may start something at that moment, and
-        be gone when we look: such a child stays in the process group of its parent, so that those are remembered in
-        ``groups``. An id may be given to another process later on, hence the times of birth."""
+    def _left(self, groups: set[int]) -> dict[int, "_Entry"]:
+        """Return the processes that still run, by process id.
+
+        A process that is being stopped may start a child and be gone before the next look. Such a child stays in its
+        parent's process group, so ``groups`` collects the groups seen so far.
+        """
         running = {process.pid for process in self._started.values() if process.poll() is None}
         listing = _listing()
-        here = {p.pid for p in listing if p.pid in running or (p.pid, p.born) in self._known or p.group in groups}
-        found = _with_descendants(here, listing)
-        groups |= {p.group for p in found}
-        self._known |= {(p.pid, p.born) for p in found}
-        return {p.pid: p for p in found}
+        roots = {
+            e.process.pid for e in listing if e.process.pid in running or e.process in self._known or e.group in groups
+        }
+        found = _with_descendants(roots, listing)
+        groups |= {entry.group for entry in found}
+        self._known |= {entry.process for entry in found}
+        return {entry.process.pid: entry for entry in found}
 
 
-class _Process(NamedTuple):
-    pid: int
+class _Entry(NamedTuple):
+    """A running process; psutil compares processes by id and start time, as the system reuses ids."""
+
+    process: psutil.Process
     parent: int
     group: int
-    born: str
 
 
-def _with_descendants(roots: set[int], listing: Sequence[_Process]) -> list[_Process]:
-    """Some processes and all that they have started, however far down and in whatever session."""
+def _with_descendants(roots: set[int], listing: Sequence[_Entry]) -> list[_Entry]:
+    """Return the processes with these ids and all their descendants, in any session."""
     found = set(roots)
-    while more := {p.pid for p in listing if p.parent in found} - found:
+    while more := {entry.process.pid for entry in listing if entry.parent in found} - found:
         found |= more
-    return [p for p in listing if p.pid in found]
+    return [entry for entry in listing if entry.process.pid in found]
 
 
-def _listing() -> list[_Process]:
-    """Every process that is not a zombie."""
-    lines = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,pgid=,stat=,lstart="], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    rows = (line.split(maxsplit=4) for line in lines)
-    return [
-        _Process(int(pid), int(parent), int(group), born)
-        for pid, parent, group, state, born in rows
-        if not state.startswith("Z")
-    ]
+def _listing() -> list[_Entry]:
+    """List every process that is not a zombie."""
+    found = []
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            with process.oneshot():
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(_Entry(process, process.ppid(), os.getpgid(pid)))
+    return found
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -192,7 +242,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
+    """Return ports of loopback on which no program listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -201,26 +251,31 @@ def free_ports(count: int) -> list[int]:
 
 
 def refuse_taken(port: int, host: str = "127.0.0.1") -> None:
-    """Raise ``UserError`` for a port that another program has."""
+    """Raise ``UserError`` if another program uses a port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: one that just ended is no obstacle
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: ignore sockets in TIME_WAIT
         try:
             one.bind((host, port))
         except OSError as error:
             raise UserError(
-                f"port {port} of {host} cannot be used ({error.strerror}); choose another, or end what uses it."
+                f"port {port} of {host} cannot be used ({error.strerror}); choose another port, or stop the program "
+                "that uses it.",
+                code="FEDAF-DEPLOY-PORT-TAKEN",
             ) from error
 
 
-def why(log: Path) -> str:
-    """The reason a program of Flower's had to end, from its log."""
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    return next((meaning for sign, meaning in _SIGNS.items() if sign in text), last_words(log))
-
-
 def last_words(log: Path, *, lines: int = 3) -> str:
-    """The end of a program's log, in one line."""
+    """Return the last lines of a program's log as one line."""
     text = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    said = [_COLOURS.sub("", line).strip() for line in text if line.strip()]
-    return " ".join(said[-lines:])[-600:].rstrip(".") or "it said nothing"
+    written = [_COLOURS.sub("", line).strip() for line in text if line.strip()]
+    return " ".join(written[-lines:])[-600:].rstrip(".") or "its log is empty"
+
+
+def _ended(what: str, log: Path, code: str) -> FedafError:
+    """Return the error for a program that failed: with the meaning of a known line of its log, else its last words."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    for sign, known_code, meaning in _SIGNS:
+        if sign in text:
+            return FedafError(f"{what}: {meaning}.", code=known_code)
+    return FedafError(f"{what}: {last_words(log)}.", code=code)

@@ -13,11 +13,12 @@ from fedaf.config.settings import Config
 from fedaf.runs.experiment import figures_of, must_fit
 from fedaf.federation.checkpoint import LATEST, Checkpoint
 from fedaf.federation.federation import Federation
+from fedaf.federation.events import EventWriter
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import CONFIG, RESULT, RunDirectory, read_metrics
 from fedaf.protocol.transport import Transport
-from fedaf.protocol import Key, UserError
+from fedaf.protocol import FedafError, Key, UserError
 from fedaf.reporting import tables
 from fedaf.runs.sites import ServerSite, read_config, server_site
 
@@ -26,16 +27,23 @@ log = logging.getLogger(__name__)
 _DEADLINE = 3600.0  # seconds of a phase, where the configuration has none: over a network nobody is waited for for ever
 
 
-class Log(Observer):
-    """Rounds and phases as lines of the log."""
+class Log(EventWriter):
+    """Rounds and phases as lines of the log, and all events as lines of ``events.jsonl``."""
+
+    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
+        super().client_failed(round, phase, client, reason)
+        Observer.client_failed(self, round, phase, client, reason)
 
     def round_started(self, round: int) -> None:
+        super().round_started(round)
         log.info("round %d", round)
 
     def phase_started(self, name: str, clients: int) -> None:
+        super().phase_started(name, clients)
         log.info("phase %s, %s", name, f"{clients} clients" if clients else "here")
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
+        super().round_ended(metrics)
         accuracy = metrics["accuracy"]
         log.info(
             "round %d: accuracy %s; beside work %s",
@@ -66,7 +74,12 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
             keep_checkpoints=config.run.keep_checkpoints,
         )
         begun = _begin(federation, site, path)
-        federation.run(begun, Log())
+        observer = Log(path)
+        try:
+            federation.run(begun, observer)
+        except FedafError as error:
+            observer.write("failed", message=str(error), code=error.code)
+            raise
         _finish(site, directory)
 
 

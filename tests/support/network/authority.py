@@ -1,4 +1,4 @@
-"""An authority that a firm may already have: RSA, with one of lower rank that signs for servers."""
+"""A certificate authority that a company may already have: RSA, with an intermediate that signs for servers."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certify(server: Path, everywhere: Sequence[Path]) -> None:
-    """``server.crt`` and ``server.key`` for 127.0.0.1, and ``ca.crt`` in all folders."""
+    """Write ``server.crt`` and ``server.key`` for 127.0.0.1, and ``ca.crt`` into all folders."""
     root, lower, own = (rsa.generate_private_key(65537, 2048) for _ in range(3))
     ca = signed("the firm", root, "the firm", root, authority=True)
     between = signed("its servers", lower, "the firm", root, authority=True)

@@ -1,4 +1,4 @@
-"""The same federation in one process, to compare with bit for bit."""
+"""Compare a federation over a network with the same one in one process, bit for bit."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from support.small import OneByOne, Rounds, local
 def tables(
     method: str, *, rounds: int, clients: int = 3, deadline: float = 90.0, quorum: float = 1.0, **options: Any
 ) -> dict[str, Any]:
-    """Clients that share the digits."""
+    """Return a configuration in which clients share the digits."""
     return {
         "data": {"name": "digits"},
         "run": {"device": "cpu", "rounds": rounds, "threads": 1},
@@ -41,8 +41,10 @@ def toml(given: Mapping[str, Any]) -> str:
 def assert_as_in_one_process(
     given: Mapping[str, Any], out: Path, network: Loopback, *, lost: Collection[Tag] = ()
 ) -> None:
-    """The last checkpoint and the clients' disks are those of the same rounds in one process, in which the replies in
-    ``lost`` (client, round, phase) were lost."""
+    """Compare the last checkpoint and the clients' stored states with the same rounds in one process.
+
+    ``lost`` has the replies (client, round, phase) that are lost there too.
+    """
 
     def fault(client: str, request: Request, delivery: Delivery) -> Delivery:
         return Silent() if (client, request.round, request.phase) in lost else delivery
@@ -72,5 +74,5 @@ def assert_same(actual: Tensors, expected: Tensors) -> None:
 
 
 def _between_rounds(state: ClientState) -> Tensors:
-    """A client's state without what differs from run to run: its name, and what was sent in others."""
+    """Return a client's state without what differs between runs: the run's name, and what was sent in earlier ones."""
     return replace(state.between_rounds(), run="", images_sent=0).to_tensors()

@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes on loopback, to be started, killed and started again; nothing of it outlives the block."""
+"""A SuperLink and SuperNodes on loopback that tests start, kill and restart; all are stopped at the end of a block."""
 
 import json
 import os
@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fedaf.transports.flower import OFFLINE, app_directory
 from support import ROOT, TESTS
 from support.ctrl_c import heeding_ctrl_c
@@ -20,11 +22,11 @@ BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 SOURCE = ROOT / "src"
 _PATIENCE = 300.0  # seconds
-MARK = "FEDAF_TEST_NETWORK"  # every process of a network has it in its environment
+MARK = "FEDAF_TEST_NETWORK"  # in the environment of every process of a network
 
 
 class Loopback:
-    """Programs of Flower by name; each logs to ``NAME.log`` in ``folder``."""
+    """Flower's programs by name; each logs to ``NAME.log`` in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,14 +35,14 @@ class Loopback:
         self._environment = self._prepare()
 
     def start_link(self) -> None:
-        """With what it remembers of an earlier one."""
+        """Start the link, with the database of an earlier one."""
         database = ("--database", str(self.folder / "link.db"))
         self._start("link", "flower-superlink", "--insecure", *listening(self._port), *database)
         self.until(lambda: answers(self._port), "the link listens")
 
     def start_node(self, name: str, **config: str | int) -> None:
-        """``name`` is its client-id, too, unless it is given one; without data of its own it is the client of that
-        number of the split."""
+        """Start a node. Unless ``config`` says otherwise, ``name`` is its client-id, and the digit at its end the
+        number of its share of the split."""
         settings: dict[str, str | int] = {
             "client-id": name,
             "data": f"partition:{name[-1]}",
@@ -54,7 +56,7 @@ class Loopback:
         )
 
     def submit(self, config: str, out: Path) -> str:
-        """Start a run; returns Flower's number of it."""
+        """Start a run; return Flower's run id."""
         file = self.folder / f"{out.name}-run.toml"
         file.write_text(f"config = {json.dumps(config)}\nout = {json.dumps(str(out))}\n")
         done = self.flwr("run", str(app_directory()), "--run-config", str(file), "--format", "json")
@@ -77,30 +79,30 @@ class Loopback:
         return next(found for found in runs if str(found["run-id"]) == run)
 
     def said(self, run: str) -> str:
-        """What the server logged in a run."""
+        """Return the server's log of a run."""
         return self.flwr("log", run, "--show")
 
     def finish(self, config: str, out: Path) -> str:
-        """Run to the end."""
+        """Run to the end; return Flower's run id."""
         run = self.submit(config, out)
         self.until_ended(run)
         assert (out / "result.json").is_file(), self.logs()
         return run
 
     def until_ended(self, run: str) -> None:
-        """Until the server's process, which starts soon, is gone: Flower's own list takes seconds to ask for."""
+        """Wait until the server app has started and ended. Faster than asking ``flwr list``."""
         self.until(lambda: self.processes("flwr-serverapp"), f"the ServerApp of {run}")
         self.until(lambda: not self.processes("flwr-serverapp"), f"the end of {run}")
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Bounded, but not to be failed by a busy machine."""
+        """Wait for a condition, with a limit that a busy machine does not reach."""
         deadline = time.monotonic() + _PATIENCE
         while not holds():
             assert time.monotonic() < deadline, f"{what}: not within {_PATIENCE:g} s\n{self.logs()}"
             time.sleep(0.2)
 
     def kill(self, name: str) -> None:
-        """SIGKILL one program, but not its offspring."""
+        """SIGKILL one program, but not its children."""
         self.programs[name].kill()
         self.programs[name].wait()
 
@@ -111,7 +113,7 @@ class Loopback:
         self.until(lambda: not self.processes(program), f"the end of {program}")
 
     def processes(self, word: str) -> list[int]:
-        """Processes of this network that have this word in their command line."""
+        """Return the processes of this network that have this word in their command line."""
         return list(ours(self._environment[MARK], word))
 
     def logs(self) -> str:
@@ -126,7 +128,7 @@ class Loopback:
         for program in reversed(self.programs.values()):
             with suppress(ProcessLookupError):
                 program.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 40  # an app that lost its node tries for long to tell somebody
+        deadline = time.monotonic() + 40  # an app that lost its node keeps trying to report for a while
         for program in self.programs.values():
             with suppress(subprocess.TimeoutExpired):
                 program.wait(timeout=max(0.1, deadline - time.monotonic()))
@@ -152,7 +154,7 @@ class Loopback:
             )
 
     def _prepare(self) -> dict[str, str]:
-        """An environment in which Flower finds its own programs, ours and the link, and contacts nobody else."""
+        """Return an environment in which Flower finds its programs, fedaf and the link, and contacts nobody else."""
         home = self.folder / "home"
         home.mkdir(parents=True)
         (home / "config.toml").write_text(
@@ -176,7 +178,7 @@ class Loopback:
 
 @contextmanager
 def loopback(folder: Path, nodes: Mapping[str, Mapping[str, str | int]]) -> Iterator[Loopback]:
-    """A link with nodes; at the end of the block all its processes must be gone, and none may have gone abroad."""
+    """A link with nodes. No process may outlive the block, and none may have connected beyond loopback."""
     network = Loopback(folder)
     with ExitStack() as stack:
         stack.callback(network.close)
@@ -188,16 +190,13 @@ def loopback(folder: Path, nodes: Mapping[str, Mapping[str, str | int]]) -> Iter
 
 
 def ours(mark: str, word: str = "") -> dict[int, str]:
-    """The command lines of the living processes with this mark, and this word in them, by their numbers."""
+    """Return the command lines of the running processes with this mark and this word in them, by process id."""
     found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                marked = f"{MARK}={mark}".encode()
-                # A zombie has no command line.
-                if command and word in command and marked in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = command
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())  # empty for a zombie
+            if command and word in command and process.environ().get(MARK) == mark:
+                found[process.pid] = command
     return found
 
 

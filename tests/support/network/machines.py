@@ -1,7 +1,8 @@
-"""Commands as people give them on the machines of a deployment, which here are folders; whoever starts programs must
-have ended them, and none may have gone abroad."""
+"""Shell commands on the machines of a deployment, which here are folders. No process may outlive the block, or connect
+beyond loopback."""
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ from support.network.loopback import BIN, HERE, MARK, SOURCE, ours
 
 
 class Machines:
-    """``folder`` is where they lie, and where the logs of commands go."""
+    """``folder`` holds the machines and the logs of commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +33,7 @@ class Machines:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, command: str, where: Path | None = None) -> subprocess.Popen[str]:
-        """A command that goes on."""
+        """Start a command that keeps running."""
         with heeding_ctrl_c():
             program = subprocess.Popen(
                 ["sh", "-c", f"exec {command}"],
@@ -47,8 +48,8 @@ class Machines:
         return program
 
     def do(self, commands: str, where: Path | None = None, *, seconds: float = 60) -> tuple[int, str, str]:
-        """Commands in one shell: exit code, stdout and stderr."""
-        return end_of(self.start(f"sh -ec '{commands}'", where), seconds=seconds)
+        """Run commands in one shell; return exit code, stdout and stderr."""
+        return end_of(self.start(f"sh -ec {shlex.quote(commands)}", where), seconds=seconds)
 
     def until(self, holds: object, *, seconds: float, what: str) -> None:
         assert callable(holds)
@@ -61,7 +62,7 @@ class Machines:
         return ours(str(self.folder))
 
     def works(self) -> bool:
-        """Whether a client is at work."""
+        """Whether a client app is running."""
         return any("flwr-clientapp" in command for command in self.processes().values())
 
     def logs(self) -> str:
@@ -84,7 +85,7 @@ class Machines:
 
 
 def end_of(program: subprocess.Popen[str], *, seconds: float) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a program that ends in time."""
+    """Wait for a program to end; return exit code, stdout and stderr."""
     out, err = program.communicate(timeout=seconds)
     return program.returncode, out, err
 

@@ -1,5 +1,8 @@
-"""Methods whose clients get into trouble as a file tells them: ``CLIENT`` in the folder ``$FEDAF_TEST_TROUBLE`` has a
-line for each call of the last phase, in turn; without one all is well."""
+"""Methods whose clients fail on demand.
+
+The file ``CLIENT`` in the folder ``$FEDAF_TEST_TROUBLE`` has one line per call of the last phase. It says what goes
+wrong in that call; nothing does if it is empty or missing.
+"""
 
 import os
 import time
@@ -17,7 +20,7 @@ FOLDER = "FEDAF_TEST_TROUBLE"
 
 
 class Troubled(Phase):
-    """Another phase, and what happens to its clients."""
+    """A phase whose clients may fail."""
 
     def __init__(self, inner: Phase) -> None:
         self._inner = inner
