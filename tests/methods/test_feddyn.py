@@ -65,9 +65,7 @@ def test_the_mean_number_of_samples_is_right_from_the_first_round_on():
     replies = {name: count.work_one(Payload(), a_client(held), ENGINE).reply for name, held in SHARDS.items()}
     assert fit_phase.ask(count.aggregate(running.server, replies), "a").scalars == {"mean_samples": 10.0}
     running.round()
-    assert {name: float(n) for name, n in running.server.memory["samples"].items()} == {
-        name: len(held) for name, held in SHARDS.items()
-    }
+    assert running.server.memory.samples == {name: len(held) for name, held in SHARDS.items()}
 
 
 def test_under_partial_participation_the_mean_is_over_all_clients_ever_heard_of():
@@ -121,7 +119,7 @@ def test_the_server_mixes_the_mean_model_with_the_mean_drift_of_all_clients():
         theta = {n: torch.stack([h[k][n] - old[k][n] + w[n] for k in active]).mean(0) for n in names}
         mean_h = {n: torch.stack([h[k][n] for k in SHARDS]).mean(0) for n in names}
         assert_close(parameters(running.method, running.server.model), theta)  # what accuracy is measured of
-        assert_close(running.server.memory["drift"], mean_h)
+        assert_close(running.server.memory.drift, mean_h)
         sent = parameters(running.method, fit_of(running.method).ask(running.server, "a").tensors)
         assert_close(sent, {n: theta[n] + mean_h[n] for n in names})
     assert len(asked) > 1
@@ -154,7 +152,7 @@ def test_running_statistics_are_averaged_by_samples_and_sent_as_they_are():
         mean = (12 * replies["a"].tensors[name] + 4 * replies["b"].tensors[name]) / 16
         torch.testing.assert_close(running.server.model[name], mean)
         torch.testing.assert_close(fit_of(method).ask(running.server, "a").tensors[name], mean)
-        assert name not in running.server.memory["drift"]
+        assert name not in running.server.memory.drift
 
 
 # One weight w and, for client k, the loss (x_k w - y_k)^2 / 2: curvature x_k^2, optimum y_k / x_k.

@@ -1,6 +1,7 @@
 """FedGen: the weights of its losses, a generator that learns, and what clients do with it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaf.federation.rounds import RoundRules
-from fedaf.methods.fedgen import FedGen, diversity_loss, label_weights, teacher_loss
-from fedaf.protocol import Key, Payload, Refused, ServerState, UserError, prefixed
+from fedaf.methods.fedgen import FedGen, Teacher, diversity_loss, label_weights, teacher_loss
+from fedaf.protocol import Key, Payload, Refused, ServerState, UserError
 from support.tiny import CLASSES, ENGINE, EndsInAConvolution, Play, a_client, fit_of, make, of, pixels, shard, worked
 
 SHARDS = {"a": shard(12, (0,), seed=1), "b": shard(12, (0, 1), seed=2), "c": shard(12, (1,), seed=3)}
@@ -84,10 +85,8 @@ def taught(method: FedGen, heads: list[dict[str, Tensor]], counts: list[list[int
     server = method.initial(Key(0))
     for _ in range(rounds):
         server = server.next_round(len(heads)).with_log(losses={})
-        scratch: dict[str, Tensor] = {}
-        for number, (head, held) in enumerate(zip(heads, counts, strict=True)):
-            scratch |= prefixed(f"{number}/", {**head, "label_counts": torch.tensor(held)})
-        server = method.finish(ServerState(**{**vars(server), "scratch": scratch}), ENGINE)
+        teachers = [Teacher(head, torch.tensor(held)) for head, held in zip(heads, counts, strict=True)]
+        server = method.finish(replace(server, scratch=teachers), ENGINE)
     return server
 
 
@@ -107,7 +106,7 @@ def head_of(centres: Tensor) -> dict[str, Tensor]:
 
 def generated(method: FedGen, server: ServerState, labels: Tensor) -> Tensor:
     generator = method.generator(Key(0))
-    generator.load_state_dict(server.memory["generator"])
+    generator.load_state_dict(server.memory.generator)
     with torch.no_grad():
         features: Tensor = generator.eval()(torch.rand(len(labels), 4, generator=Key(9).torch()), labels)
     return features
@@ -148,29 +147,29 @@ def test_classifiers_as_large_as_the_schema_allows_leave_a_finite_generator():
     method = make("fedgen", of(OnlyAClassifier), **TINY)
     wild = {name: t.sign() * 1e6 for name, t in head_of(CENTRES).items()}
     server = taught(method, [wild, head_of(CENTRES)], [[2**40, 1, 0], [1, 1, 2**40]], 3)
-    assert all(bool(torch.isfinite(t).all()) for t in server.memory["generator"].values())
-    assert math.isfinite(server.log["losses"]["generator"])
+    assert all(bool(torch.isfinite(t).all()) for t in server.memory.generator.values())
+    assert all(math.isfinite(server.log["losses"][name]) for name in ("teacher", "diversity"))
 
 
 def test_labels_that_nobody_holds_are_neither_learned_nor_generated():
     running = Play(make("fedgen", **TINY), SHARDS)
-    assert running.server.memory["labels"]["labels"].tolist() == []
+    assert running.server.memory.labels.tolist() == []
     running.round()
-    assert running.server.memory["labels"]["labels"].tolist() == [0, 1]
+    assert running.server.memory.labels.tolist() == [0, 1]
 
 
 def test_labels_once_seen_stay_known_when_their_holders_are_away():
     running = Play(make("fedgen", **TINY), SHARDS, RoundRules(participation=0.34))
     for _ in range(6):
         running.round()
-    assert running.server.memory["labels"]["labels"].tolist() == [0, 1]
+    assert running.server.memory.labels.tolist() == [0, 1]
 
 
 def test_clients_use_the_generator_from_round_2_on_with_its_decayed_weight():
     method = make("fedgen", lr=1e-6, **TINY)
     running = Play(method, SHARDS)
     running.round()
-    assert running.server.log["losses"].keys() == {"ce", "generated", "distilled", "generator"}
+    assert running.server.log["losses"].keys() == {"ce", "generated", "distilled", "teacher", "diversity"}
     assert running.server.log["losses"]["generated"] == running.server.log["losses"]["distilled"] == 0
     for number in (2, 3):
         before = running.server
@@ -203,7 +202,7 @@ def test_the_generated_terms_by_hand():
 
     draws = Key(7).torch()
     generator = method.generator(Key(0))
-    generator.load_state_dict(running.server.memory["generator"])
+    generator.load_state_dict(running.server.memory.generator)
     generator.eval()
     head = model.classifier
     labels = torch.tensor([0, 1])[torch.randint(2, (8,), generator=draws)]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedaf.models.backbone import Tap
 from fedaf.protocol import Client, Key, Payload, Tensors
+from fedaf.training.fit import weighted_sum
 from support.tiny import (
     ENGINE,
     TASK,
@@ -146,8 +147,8 @@ def test_the_gradient_differs_from_cross_entropys_by_the_closed_form(name):
     loss = fit_of(case.method).loss(model, case.ask(), case.client(), ENGINE)
     with case.client().key.derive("forward").seeded():  # as training does
         terms = loss(IMAGES, LABELS)
-    assert set(terms) == set(fit_of(case.method).terms)
-    whole = gradients(torch.stack(list(terms.values())).sum(), model)
+    assert set(terms) == set(fit_of(case.method).loss_names)
+    whole = gradients(weighted_sum(terms), model)
     ce = gradients(F.cross_entropy(reference(IMAGES), LABELS), reference)
     added = case.gradient(reference)
     assert_close(whole, {n: ce[n] + added[n] for n in ce})
@@ -172,3 +173,17 @@ def test_a_local_step_follows_it(name):
     assert LR * largest(added) > 1e-3
     reply = worked(method, ask, case.client()).reply
     assert_close(parameters(method, reply.tensors), parameters(method, model.state_dict()), atol=1e-4 * LR)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("fedprox", "mu"), ("feddyn", "alpha"), ("moon", "mu"), ("fedgen", "weight")]
+)
+def test_clients_report_the_terms_of_the_first_step_without_their_weights(name, weight):
+    case = CASES[name]()
+    ask, client = case.ask(), case.client()
+    once, twice = (
+        worked(make(name, lr=LR, **{**case.options, weight: factor * case.options[weight]}), ask, client).reply.scalars
+        for factor in (1, 2)
+    )
+    assert once == twice
+    assert case.from_rest or all(once[f"loss_{loss}"] for loss in fit_of(case.method).loss_names)

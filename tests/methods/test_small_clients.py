@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedaf.protocol import Key, Shard
+from fedaf.protocol.records import to_tensors
 from support.tiny import AVERAGING, ENGINE, Play, a_client, make, shard
 
 BATCH = 8
@@ -33,7 +34,7 @@ def played(name: str, shards: dict[str, Shard], rounds: int = 3) -> Play:
         assert not [reason for reason in report.failures.values() if not reason.startswith("evaluate")]
         tensors = [
             *running.server.model.values(),
-            *(t for kept in running.server.memory.values() for t in kept.values()),
+            *to_tensors(running.server.memory).values(),
         ]
         tensors += [t for client in shards for t in running.kept(client).values()]
         assert all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())

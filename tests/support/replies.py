@@ -38,11 +38,11 @@ KNOWLEDGE, CONDENSE = FEDAF.phases
 (CONDENSE_ALONE,) = FEDDM.phases
 (FIT,) = FEDAVG.phases
 SERVER = FEDAVG.initial(Key(0)).next_round(clients=2)
+FEDAF_SERVER, FEDDYN_SERVER, FEDGEN_SERVER = (m.initial(Key(0)).next_round(clients=2) for m in (FEDAF, FEDDYN, FEDGEN))
 MODEL = SERVER.model
 BATCH_NORM = {name: t for name, t in MODEL.items() if name.split(".")[1] in ("1", "5")}  # the second and sixth layers
 REST = {name: t for name, t in MODEL.items() if name not in BATCH_NORM}
 LABEL_COUNTS = {"label_counts": torch.tensor([3, 0, 9, 0])}
-FEDGEN_SERVER = FEDGEN.initial(Key(0)).next_round(clients=2)
 OWNED = torch.tensor([0, 2])
 CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
 
@@ -194,13 +194,14 @@ REPLIES = {
         KNOWLEDGE, Payload(MODEL), good_knowledge, (knowledge_of(), knowledge_of(1, 3), knowledge_of(0, 1, 2, 3))
     ),
     "fedaf condense": Replies(
-        CONDENSE, CONDENSE_ASK, good_condense, (Payload({"classes": OWNED, "images": IMAGES}, MEASURES),)
+        CONDENSE, CONDENSE_ASK, good_condense, (Payload({"classes": OWNED, "images": IMAGES}, MEASURES),), FEDAF_SERVER
     ),
     "feddm condense": Replies(
         CONDENSE_ALONE,
         Payload(MODEL, {"resample_key": 1, "round": 2}),
         good_condense_alone,
         tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, MEASURES_ALONE) for owned in (0, 1, 2)),
+        FEDAF_SERVER,
     ),
     "fedavg fit": a_fit(FIT, Payload(MODEL), MODEL, "ce"),
     "fedprox fit": a_fit(FEDPROX.phases[0], Payload(MODEL), MODEL, "ce", "prox"),
@@ -209,8 +210,12 @@ REPLIES = {
         FEDBN.evaluation, Payload(REST), good_evaluate, (Payload(BATCH_NORM, {"accuracy": 62.5, "samples": 8}),)
     ),
     "moon fit": a_fit(MOON_.phases[0], Payload(MODEL), MODEL, "ce", "con"),
-    "feddyn count": Replies(FEDDYN.phases[0], Payload(), good_count, (Payload(scalars={"samples": 12}),)),
-    "feddyn fit": a_fit(FEDDYN.phases[1], Payload(MODEL, {"mean_samples": 9.5}), MODEL, "ce", "dyn"),
+    "feddyn count": Replies(
+        FEDDYN.phases[0], Payload(), good_count, (Payload(scalars={"samples": 12}),), FEDDYN_SERVER
+    ),
+    "feddyn fit": a_fit(
+        FEDDYN.phases[1], Payload(MODEL, {"mean_samples": 9.5}), MODEL, "ce", "dyn", server=FEDDYN_SERVER
+    ),
     "fedgen fit": a_fit(
         FEDGEN.phases[0],
         FEDGEN.phases[0].ask(FEDGEN_SERVER, "client-0"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,9 +15,22 @@ from fedaf.protocol import Engine, Key, Task
 
 _DEALT = 1 << 16  # images whose order and variation are drawn at once
 
+
+@dataclass(frozen=True)
+class Weighted:
+    """A term of a loss and its weight in the sum. Logs show the term without its weight."""
+
+    term: Tensor
+    weight: float
+
+
 #: From a batch of normalised images and its labels to the terms of the loss, by name; their sum is minimised.
 #: Whatever it draws at random it draws from PyTorch's own generator of the device.
-Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor | Weighted]]
+
+
+def weighted_sum(terms: Mapping[str, Tensor | Weighted]) -> Tensor:
+    return torch.stack([t.weight * t.term if isinstance(t, Weighted) else t for t in terms.values()]).sum()
 
 
 def cross_entropy(model: nn.Module) -> Loss:
@@ -38,7 +52,7 @@ def fit(
     loss: Loss | None = None,
     clip: float | None = None,
 ) -> dict[str, float]:
-    """Train ``model`` in place by SGD on uint8 images; returns the mean of each loss term over the last epoch.
+    """Train ``model`` in place by SGD on uint8 images; returns the last epoch's mean of each loss term, unweighted.
 
     Momentum starts at zero; with ``clip`` gradients are clipped to that norm. All that is random follows from ``key``,
     dropout too. A last batch of a single sample is dropped: BatchNorm has no variance for it.
@@ -136,13 +150,14 @@ class Training:
         batch = augment(batch, task.augment, self._variations[places])
         with self._engine.autocast():
             terms = self._loss(batch, self._labels[rows])
-        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
+        gradients = torch.autograd.grad(weighted_sum(terms), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient if gradient is None else _laid_out_like(parameter, gradient)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
-        for name, term in terms.items():
+        for name, given in terms.items():
+            term = given.term if isinstance(given, Weighted) else given
             self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
         self._position.add_(size)
 
