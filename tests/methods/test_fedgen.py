@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.fedgen import FedGen, Teacher, diversity_loss, label_weights, teacher_loss
-from fedaf.protocol import Key, Payload, Refused, ServerState, UserError
+from fedaf.protocol import Key, Payload, Refused, ServerState
+from support.errors import raises
 from support.tiny import CLASSES, ENGINE, EndsInAConvolution, Play, a_client, fit_of, make, of, pixels, shard, worked
 
 SHARDS = {"a": shard(12, (0,), seed=1), "b": shard(12, (0, 1), seed=2), "c": shard(12, (1,), seed=3)}
@@ -185,8 +186,8 @@ def test_clients_use_the_generator_from_round_2_on_with_its_decayed_weight():
                 terms[rounds] = loss(pixels(SHARDS["a"]), SHARDS["a"].labels)
         assert fit_of(method).ask(running.server, "a").scalars == {"round": number}
         for name in ("generated", "distilled"):
-            ratio = terms[number][name] / terms[0][name]
-            assert ratio.item() == pytest.approx(0.98**number, rel=1e-4)
+            assert terms[number][name].weight == pytest.approx(0.98**number * terms[0][name].weight)
+            assert torch.equal(terms[number][name].term, terms[0][name].term)
 
 
 def test_the_generated_terms_by_hand():
@@ -208,11 +209,13 @@ def test_the_generated_terms_by_hand():
     labels = torch.tensor([0, 1])[torch.randint(2, (8,), generator=draws)]
     own = torch.log_softmax(head(generator(torch.rand(8, 4, generator=draws), labels)), 1)
     weight = 10 * 0.98**2
-    assert terms["generated"].item() == pytest.approx(weight * 8 / 32 * -own[range(8), labels].mean().item(), rel=1e-4)
+    assert terms["generated"].weight == pytest.approx(weight * 8 / 32)
+    assert terms["generated"].term.item() == pytest.approx(-own[range(8), labels].mean().item(), rel=1e-4)
     teacher = torch.softmax(head(generator(torch.rand(12, 4, generator=draws), held.labels)), 1)
     student = torch.softmax(method.build_model(Key(0)).train()(pixels(held)), 1)
     kl = (teacher * (teacher / student).log()).sum() / 12
-    assert terms["distilled"].item() == pytest.approx(weight * kl.item(), rel=1e-3)
+    assert terms["distilled"].weight == pytest.approx(weight)
+    assert terms["distilled"].term.item() == pytest.approx(kl.item(), rel=1e-3)
 
 
 def test_counts_by_label_are_sent_and_checked():
@@ -234,5 +237,6 @@ def test_what_is_sent_of_a_class_counts_as_disclosed_of_its_samples():
 
 
 def test_a_classifier_that_is_no_linear_is_one_sentence():
-    with pytest.raises(UserError, match=r"'last' is none; set model\.classifier"):
+    with raises("FEDAF-METHOD-CLASSIFIER") as caught:
         make("fedgen", of(EndsInAConvolution, classifier="last")).initial(Key(0))
+    assert "'last'" in str(caught.value)

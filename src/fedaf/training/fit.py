@@ -118,6 +118,8 @@ class Training:
 
     def epoch(self) -> None:
         """Every image once, in a new order."""
+        if not self._steps:  # without a batch there is no order to draw
+            return
         if not self._epochs_left:
             self._deal()
         self._epochs_left -= 1
