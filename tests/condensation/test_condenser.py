@@ -386,6 +386,29 @@ def test_measures_are_of_the_last_step_only() -> None:
     assert first.losses["dm"] != pytest.approx(second.losses["dm"], rel=0.05)
 
 
+def test_buffers_keep_their_address_over_steps_and_groups() -> None:
+    """So that an engine may capture a step once and replay it."""
+    jobs = [job_of(varied_shard(1), [0, 1]), job_of(varied_shard(2), [2], seed=2)]
+    objective = Objective(Backbone(LINEAR, TASK, CPU), Scheduled(lambda step: linear_weights()))
+    capacity = Capacity.largest(Capacity.of([job]) for job in jobs)
+    work = Condensation(capacity, objective, options=options_of(), task=TASK, engine=EagerEngine(CPU))
+
+    def addresses() -> list[int]:
+        tensors = [*vars(work).values(), *vars(work._source).values()]
+        measured = (work._losses, work._ratios)  # written between steps
+        return [t.data_ptr() for t in tensors if isinstance(t, Tensor) and not any(t is m for m in measured)]
+
+    before = addresses()
+    assert len(before) == 8
+    for job in jobs:
+        work.load([job])
+        for step in range(2):
+            work.draw(step)
+            work.measure()
+            work.move()
+    assert addresses() == before
+
+
 def test_a_condensation_that_is_closed_frees_its_memory_at_once() -> None:
     job = job_of(varied_shard(1), [0, 1])
     objective = Objective(Backbone(LINEAR, TASK, CPU), Scheduled(lambda step: linear_weights()))

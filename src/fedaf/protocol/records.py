@@ -51,7 +51,7 @@ def to_tensors(record: Any) -> dict[str, Tensor]:
         value, kind = getattr(record, each.name), hints[each.name]
         if not _is_mapping(kind):
             found[each.name] = _to_tensor(value, kind)
-        elif is_dataclass(item := get_args(kind)[1]):
+        elif _is_record(item := get_args(kind)[1]):
             for name, nested in value.items():
                 if "/" in name:
                     raise ValueError(f"the name {name!r} in {each.name} contains '/', which separates names of tensors")
@@ -84,12 +84,11 @@ def from_tensors(kind: type[R], tensors: Tensors) -> R:
 
 
 def _mapping(field: str, item: Any, tensors: Tensors) -> dict[str, Any]:
-    if not is_dataclass(item):
+    if not _is_record(item):
         return {name: _from_tensor(leaf, item) for name, leaf in select(tensors, f"{field}/").items()}
     nested = select(tensors, f"{field}:")
-    record: type[Any] = item
     return {
-        name: from_tensors(record, select(nested, f"{name}/")) for name in {name.partition("/")[0] for name in nested}
+        name: from_tensors(item, select(nested, f"{name}/")) for name in {name.partition("/")[0] for name in nested}
     }
 
 
@@ -101,6 +100,10 @@ def _stored_name(field: "Field[Any]", tensors: Tensors) -> str | None:
     if field.default is MISSING and field.default_factory is MISSING:
         raise KeyError(field.name)
     return None
+
+
+def _is_record(kind: Any) -> bool:
+    return is_dataclass(kind)
 
 
 def _is_mapping(kind: Any) -> bool:
