@@ -99,7 +99,7 @@ def real_image(job: Job, label: int) -> Tensor:
 
 
 def closed_form_gradients(job: Job, images: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """Of DM and of CDC for the linear backbone, [classes, ipc, 16]; all images of a class share it."""
+    """The gradients of DM and CDC for the linear backbone, [classes, ipc, 16]; the same for all images of a class."""
     assert job.targets is not None
     dm, cdc = [], []
     for i, label in enumerate(job.classes):
@@ -289,7 +289,7 @@ def test_a_tiny_memory_budget_gives_the_same_images_and_measures() -> None:
 
 
 def grouped(sizes: list[int], fit: int) -> list[list[int]]:
-    """The sizes of clients in each group where the memory takes so many pairs."""
+    """The sizes of the clients in each group if the memory budget is ``fit`` pairs."""
     shard, images = varied_shard(0), torch.zeros(0)
     jobs = [Job(shard, [0] * size, images, Key(0)) for size in sizes]
     backbone = Backbone(small_convnet(), TASK, CPU)
@@ -306,16 +306,15 @@ def test_groups_are_few_and_none_is_much_above_its_share(sizes: list[int], fit: 
     assert max(map(sum, groups), default=0) < pairs / count + max(sizes, default=0) + 1
 
 
-def test_groups_of_a_hundred_classes_leave_hardly_any_room_empty() -> None:
-    """Ten clients' classes of CIFAR-100. In order, up to 64 a group, they were 51, 62 and 11, each in room for 62."""
+def test_groups_of_a_hundred_classes_leave_hardly_any_buffer_unused() -> None:
+    """Ten clients of CIFAR-100. Groups filled in order up to 64 would be 51, 62 and 11, in buffers for 62 each."""
     sizes = [14, 11, 13, 13, 15, 13, 13, 12, 9, 11]
     assert [sum(group) for group in grouped(sizes, 64)] == [66, 58]
 
 
 @pytest.mark.parametrize("changes", [{}, {"image_clip": 0.1}, {"bn_mode": "batch"}])
-def test_groups_of_clients_of_different_sizes_share_one_room_and_keep_apart(changes: dict[str, object]) -> None:
-    """The largest client sets the room; what a smaller one leaves empty in it changes nothing, nor does what the one
-    before left behind."""
+def test_groups_of_clients_of_different_sizes_share_buffers_and_keep_apart(changes: dict[str, object]) -> None:
+    """The largest client sets the size of the buffers. Unused or stale parts of them must not change results."""
     jobs = [
         job_of(varied_shard(1), [0, 1, 2], seed=1),
         job_of(varied_shard(2, per_class=9), [2], seed=2),

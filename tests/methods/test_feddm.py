@@ -1,4 +1,4 @@
-"""FedDM: what it shares with FedAF is tested there; here is what differs."""
+"""FedDM: what differs from FedAF."""
 
 import pytest
 import torch

@@ -69,7 +69,7 @@ def test_the_mean_number_of_samples_is_right_from_the_first_round_on():
     assert running.server.memory.samples == {name: len(held) for name, held in SHARDS.items()}
 
 
-def test_under_partial_participation_the_mean_is_over_all_clients_ever_heard_of():
+def test_under_partial_participation_the_mean_is_over_all_clients_that_ever_replied():
     running = Play(make("feddyn"), SHARDS, RoundRules(participation=0.5))
     heard: set[str] = set()
     for _ in range(6):
@@ -103,7 +103,7 @@ def test_the_clip_of_training_leaves_small_gradients_alone():
 
 
 def test_the_server_mixes_the_mean_model_with_the_mean_drift_of_all_clients():
-    """Two of four clients a round: h of the others stays, and counts."""
+    """Two of four clients per round: h of the other two stays the same and still counts in the mean."""
     running = Play(make("feddyn", lr=0.05), SHARDS, RoundRules(participation=0.5))
     names = list(parameters(running.method, running.server.model))
     asked: set[tuple[str, ...]] = set()

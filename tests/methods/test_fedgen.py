@@ -31,8 +31,8 @@ def test_weights_of_the_largest_counts_are_finite():
 
 
 def test_each_sample_counts_with_the_weights_of_its_own_label():
-    """Client 0 holds label 0 and client 1 label 1, so each is judged by its own samples: a table of all samples by all
-    weights, as [B] times [B, 1] gives, would judge both by all."""
+    """Client 0 has label 0 and client 1 has label 1, so each teaches samples of its own label only. The product of a [B]
+    and a [B, 1] tensor, a bug in the authors' code, would let both teach all samples."""
     labels = torch.tensor([0, 0, 0, 1])
     sure, wrong = torch.tensor([10.0, -10.0]), torch.tensor([-10.0, 10.0])
     of_0 = sure.expand(4, 2)  # right for label 0, wrong for label 1
@@ -131,8 +131,8 @@ def test_the_generator_learns_what_classifiers_of_separable_features_know():
     assert right[2] == 1
 
 
-def test_of_each_label_the_generator_learns_from_those_who_hold_it():
-    """The other client's classifier has every centre elsewhere; it holds label 2 and nothing else."""
+def test_the_generator_learns_each_label_from_the_clients_that_have_it():
+    """The second client has label 2 only, and its classifier expects every label elsewhere."""
     method = make("fedgen", of(OnlyAClassifier), **{**TINY, "generator_steps": 100, "generator_lr": 3e-3})
     mine, theirs = head_of(CENTRES), head_of(CENTRES[[2, 0, 1]])
     server = taught(method, [mine, theirs], [[6, 6, 0], [0, 0, 6]], 3)
@@ -191,7 +191,7 @@ def test_clients_use_the_generator_from_round_2_on_with_its_decayed_weight():
 
 
 def test_the_generated_terms_by_hand():
-    """Weight 10 * 0.98^2; the generated one again by its share of a batch."""
+    """Their weight is 10 * 0.98^2; that of ``generated`` is also scaled by its share of a batch."""
     method = make("fedgen", batch_size=32, **TINY)
     running, held = Play(method, SHARDS), SHARDS["b"]
     running.round()
@@ -236,7 +236,7 @@ def test_what_is_sent_of_a_class_counts_as_disclosed_of_its_samples():
     assert make("fedgen").discloses([0, 0, 0]).fewest_samples == 0
 
 
-def test_a_classifier_that_is_no_linear_is_one_sentence():
+def test_a_classifier_that_is_not_linear_is_an_error():
     with raises("FEDAF-METHOD-CLASSIFIER") as caught:
         make("fedgen", of(EndsInAConvolution, classifier="last")).initial(Key(0))
     assert "'last'" in str(caught.value)

@@ -61,7 +61,7 @@ def state_of(method, seed: int) -> dict:
 
 
 def live(method, seed: int = 5) -> nn.Module:
-    """A network in the middle of its local training."""
+    """A network during local training."""
     return method.build_model(Key(seed)).train()
 
 
@@ -112,7 +112,7 @@ def test_gradients_flow_to_the_live_model_only_and_not_to_its_classifier():
 
 
 def test_a_clients_first_participation_has_no_contrast_whenever_it_is():
-    """One client of four a round: most meet the federation late."""
+    """One of four clients per round, so most take part for the first time in a later round."""
     method = make("moon", local_epochs=2, lr=0.05)
     running = Play(method, SHARDS, RoundRules(participation=0.5))
     met: set[str] = set()

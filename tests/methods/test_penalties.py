@@ -1,4 +1,4 @@
-"""What each method adds to cross-entropy has a gradient, the one its formula says, and a local step follows it."""
+"""The term that each method adds to cross-entropy: its gradient against a closed form, and a local step with it."""
 
 import copy
 
@@ -42,11 +42,11 @@ def features_of(model: nn.Module, images: Tensor) -> Tensor:
 
 
 class Case:
-    """A method with its term on, the request and the client's state that turn it on, and the term's own gradient."""
+    """A method, a request and a client state for which its term is active, and the gradient of the weighted term."""
 
     name: str
     options: dict
-    #: Where local training starts is where it is drawn to, so that the first step does not show it.
+    #: The term is zero where local training starts, so only the second step shows it.
     from_rest = False
 
     def __init__(self) -> None:
@@ -156,8 +156,8 @@ def test_the_gradient_differs_from_cross_entropys_by_the_closed_form(name):
 
 
 @of_every_method
-def test_a_local_step_follows_it(name):
-    """Where training starts where it is drawn to, the first step is cross-entropy's alone, and the second is judged."""
+def test_a_local_step_follows_the_gradient_of_both(name):
+    """If the term is zero at the start, the second step is checked instead of the first."""
     case = CASES[name]()
     steps = 2 if case.from_rest else 1
     method = make(case.name, lr=LR, local_epochs=steps, **case.options)

@@ -58,7 +58,7 @@ def honest_condense(draw) -> Payload:
 
 @st.composite
 def honest_model(draw, phase: str) -> Payload:
-    """Tensors of a network, and whatever figures go with them."""
+    """Tensors of a network, with random scalars."""
     given = REPLIES[phase].honest[0]
     tensors = {name: t.clone() for name, t in given.tensors.items()}
     values = {
@@ -112,7 +112,7 @@ def with_one_change(draw, tensor: Tensor) -> Tensor:
 
 @st.composite
 def nearly(draw, honest: st.SearchStrategy[Payload]) -> Payload:
-    """An honest payload with up to two things changed in it, which may or may not matter."""
+    """An honest payload with up to two random changes, which may or may not break a rule."""
     payload = draw(honest)
     tensors, numbers = dict(payload.tensors), dict(payload.scalars)
     for _ in range(draw(st.integers(0, 2))):
@@ -142,7 +142,7 @@ def anything(names: list[str], numbers: list[str]) -> st.SearchStrategy[Payload]
 
 
 def accepted(schema: Schema, payload: Payload) -> bool:
-    """Any exception but a refusal fails the test that calls this."""
+    """Return whether the schema accepts a payload; any exception other than ``Refused`` fails the test."""
     try:
         schema.validate(payload)
     except Refused:
@@ -272,7 +272,7 @@ def test_a_trained_model_with_impossible_figures_is_refused(given, words):
 
 
 def test_measures_at_their_largest_from_every_client_give_finite_figures():
-    """One client's loss must not make the round's figures infinite: they could not be written to the log."""
+    """Infinite means could not be written to the log."""
     fit = Payload(MODEL, {"samples": 2**40, "loss_ce": 1e30})
     condense = Payload(HONEST_CONDENSE, {**HONEST_MEASURES, **dict.fromkeys(LOSSES, 1e30)})
     for phase, reply in ((FIT, fit), (CONDENSE, condense)):

@@ -1,4 +1,4 @@
-"""Replies of the built-in methods to tiny requests: honest ones, and what makes one good, in numpy and plain Python.
+"""Replies of the built-in methods to tiny requests: honest replies, and the rules of good ones in plain Python.
 
 The rules are those of docs/METHODS.md, written a second time: nothing here asks a ``Schema``.
 """
@@ -62,7 +62,7 @@ def an_int(value: object, low: int, high: int) -> bool:
 
 
 def arrays(tensors: Tensors, wanted: Mapping[str, torch.dtype]) -> dict[str, np.ndarray] | None:
-    """The tensors as arrays, if they are those wanted and of the types wanted."""
+    """Return the tensors as arrays if their names and types are those wanted."""
     if {name: t.dtype for name, t in tensors.items()} != dict(wanted):
         return None
     return {name: t.numpy() for name, t in tensors.items()}
@@ -84,7 +84,7 @@ def good_knowledge(payload: Payload) -> bool:
 
 
 def rounding_decides(payload: Payload) -> bool:
-    """Whether soft labels are so near the edge of what is allowed that the order of a sum matters."""
+    """Return whether soft labels are so close to the limit that rounding decides."""
     r = payload.tensors.get("soft_labels")
     if r is None or r.dtype != torch.float32 or r.ndim != 2:
         return False
@@ -103,7 +103,7 @@ def good_condense_alone(payload: Payload) -> bool:
 
 
 def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
-    """Images of some classes, in order, with what a client measured."""
+    """Condensed images of some classes in ascending order, with their measurements."""
     found, given = arrays(payload.tensors, {"classes": torch.int64, "images": torch.uint8}), payload.scalars
     if found is None or found["classes"].ndim != 1:
         return False
@@ -120,7 +120,7 @@ def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
 
 
 def good_model(tensors: Tensors, model: Tensors) -> bool:
-    """Values a network like ``model`` may have."""
+    """Tensors that a network like ``model`` may have."""
     found = arrays(tensors, {name: t.dtype for name, t in model.items()})
     if found is None or any(found[name].shape != tuple(t.shape) for name, t in model.items()):
         return False
@@ -170,7 +170,7 @@ IMAGES = torch.arange(2 * IPC * 16, dtype=torch.uint8).reshape(2, IPC, *TASK.ima
 
 @dataclass(frozen=True)
 class Replies:
-    """What may be replied to ``ask``: by the phase's schema, by a second opinion, and by honest clients."""
+    """A request, honest replies to it, and a second opinion on which replies are good."""
 
     phase: Phase
     ask: Payload
@@ -184,7 +184,7 @@ class Replies:
 
 
 def a_fit(phase: Phase, ask: Payload, tensors: Tensors, *losses: str, server: ServerState = SERVER) -> Replies:
-    """A reply that is a trained model, as most methods have it."""
+    """Replies that are a trained model with losses."""
     honest = Payload(tensors, {"samples": 12, **{f"loss_{name}": 0.25 for name in losses}})
     return Replies(phase, ask, partial(good_fit, model=tensors, losses=losses), (honest,), server)
 
