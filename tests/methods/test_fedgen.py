@@ -31,8 +31,8 @@ def test_weights_of_the_largest_counts_are_finite():
 
 
 def test_each_sample_counts_with_the_weights_of_its_own_label():
-    """Client 0 has label 0 and client 1 has label 1, so each teaches samples of its own label only. The product of a [B]
-    and a [B, 1] tensor, a bug in the authors' code, would let both teach all samples."""
+    """Client 0 has label 0 and client 1 has label 1, so each teaches samples of its own label only. The product of a
+    [B] and a [B, 1] tensor, a bug in the authors' code, would let both teach all samples."""
     labels = torch.tensor([0, 0, 0, 1])
     sure, wrong = torch.tensor([10.0, -10.0]), torch.tensor([-10.0, 10.0])
     of_0 = sure.expand(4, 2)  # right for label 0, wrong for label 1
