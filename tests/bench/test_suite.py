@@ -11,9 +11,11 @@ from fedaf.bench import reference
 from fedaf.bench import timing as bench_timing
 from fedaf.bench.suite import Benchmark, Figures, forward_flop
 from fedaf.bench.timing import MemoryMeter, Peaks, Timing, interleaved, measure_peaks
-from fedaf.condensation.condenser import Job, Objective, condense
+from fedaf.condensation.condenser import Objective, condense
+from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended
+from fedaf.condensation.terms import Term, features_distance, targets_distance
 from fedaf.data.augmentation import augment, draws_of, variations
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
@@ -63,9 +65,10 @@ def test_reference_and_ours_minimise_the_same_loss_and_take_the_same_step(lambda
     start = torch.randn(2, ipc, *TASK.image_shape, generator=Key(2).torch())
     guide = torch.randn(2, TASK.num_classes, generator=Key(3).torch()) if lambda_loc else None
     options = CondensationOptions(ipc=ipc, real_batch=batch, local_steps=1, image_lr=5.0)
+    terms = (Term("dm", features_distance), Term("cdc", targets_distance, lambda_loc or None))
     (condensed,) = condense(
         [Job(shard, classes, start, Key(0), guide)],
-        Objective(Backbone(ours, TASK, CPU), Blended(ours.state_dict(), FreshWeights(ours), Key(0), 1.0), lambda_loc),
+        Objective(Backbone(ours, TASK, CPU), Blended(ours.state_dict(), FreshWeights(ours), Key(0), 1.0), terms),
         options=options,
         task=TASK,
         engine=EagerEngine(CPU),
@@ -74,7 +77,7 @@ def test_reference_and_ours_minimise_the_same_loss_and_take_the_same_step(lambda
     real = [normalise(image.expand(4, -1, -1, -1), TASK.mean, TASK.std) for image in pixels]
     loss = reference.matching_loss(plain, real, start, guide=guide, lambda_loc=lambda_loc)
     assert loss > 0.01
-    assert float(loss) == pytest.approx(2 * (condensed.loss_dm + lambda_loc * condensed.loss_cdc), rel=1e-4)
+    assert float(loss) == pytest.approx(2 * (condensed.losses["dm"] + lambda_loc * condensed.losses["cdc"]), rel=1e-4)
     moved = reference.condense(
         real,
         start,

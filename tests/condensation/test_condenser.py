@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedaf.condensation.condenser import Condensation, Condensed, Job, Objective, Room, _groups, condense
+from fedaf.condensation.condenser import Condensation, Condensed, Objective, condense
+from fedaf.condensation.jobs import Capacity, Job, group_jobs
 from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
 from fedaf.condensation.options import CondensationOptions
+from fedaf.condensation.terms import Term, features_and_logits_distance, features_distance, targets_distance
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
@@ -82,7 +84,13 @@ def run(
     match_logits: bool = False,
     engine: EagerEngine | None = None,
 ) -> list[Condensed]:
-    objective = Objective(Backbone(model, TASK, CPU), Scheduled(weights_at), lambda_loc, match_logits)
+    matching = features_and_logits_distance if match_logits else features_distance
+    guided = all(job.targets is not None for job in jobs)
+    terms = (
+        Term("dm", matching, real_logits=match_logits),
+        Term("cdc", targets_distance, lambda_loc if guided else None),
+    )
+    objective = Objective(Backbone(model, TASK, CPU), Scheduled(weights_at), terms)
     return list(condense(jobs, objective, options=options, task=TASK, engine=engine or EagerEngine(CPU)))
 
 
@@ -91,7 +99,7 @@ def real_image(job: Job, label: int) -> Tensor:
 
 
 def closed_form_gradients(job: Job, images: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """Of DM and of CDC for the linear backbone, [classes, ipc, 16]; all images of a class share it."""
+    """The gradients of DM and CDC for the linear backbone, [classes, ipc, 16]; the same for all images of a class."""
     assert job.targets is not None
     dm, cdc = [], []
     for i, label in enumerate(job.classes):
@@ -125,8 +133,8 @@ def test_without_targets_the_step_is_that_of_distribution_matching_alone() -> No
     (result,) = run([alone], options_of())
     dm, _ = closed_form_gradients(job, job.images, linear_weights())
     torch.testing.assert_close(result.images, job.images - 0.3 * dm.view_as(job.images), rtol=1e-5, atol=1e-5)
-    assert result.loss_cdc == 0
-    assert result.gradient_ratio == 0
+    assert result.losses["cdc"] == 0
+    assert result.gradient_ratios["cdc"] == 0
 
 
 def test_matching_logits_adds_the_gradient_of_their_mean_distance() -> None:
@@ -206,9 +214,9 @@ def test_a_client_gets_what_it_would_get_alone(changes: dict[str, object]) -> No
     for job, among_others in zip(jobs, together, strict=True):
         (alone,) = run([job], options, model=model, weights_at=lambda step: model.state_dict())
         torch.testing.assert_close(among_others.images, alone.images, rtol=1e-4, atol=1e-5)
-        assert among_others.loss_dm == pytest.approx(alone.loss_dm, rel=1e-4)
-        assert among_others.loss_cdc == pytest.approx(alone.loss_cdc, rel=1e-4)
-        assert among_others.gradient_ratio == pytest.approx(alone.gradient_ratio, rel=1e-3)
+        assert among_others.losses["dm"] == pytest.approx(alone.losses["dm"], rel=1e-4)
+        assert among_others.losses["cdc"] == pytest.approx(alone.losses["cdc"], rel=1e-4)
+        assert among_others.gradient_ratios["cdc"] == pytest.approx(alone.gradient_ratios["cdc"], rel=1e-3)
 
 
 def test_batch_statistics_are_those_of_the_clients_real_and_synthetic_images_apart() -> None:
@@ -235,7 +243,7 @@ def test_no_steps_return_the_start_images() -> None:
     jobs = [job_of(varied_shard(1), [0, 1], seed=1), job_of(varied_shard(2), [2], seed=2)]
     for job, result in zip(jobs, run(jobs, options_of(local_steps=0)), strict=True):
         assert torch.equal(result.images, job.images)
-        assert (result.loss_dm, result.loss_cdc, result.gradient_ratio) == (0, 0, 0)
+        assert (result.losses, result.gradient_ratios) == ({"dm": 0, "cdc": 0}, {"cdc": 0})
 
 
 def test_a_client_without_classes_gets_an_empty_result_and_changes_nothing_for_others() -> None:
@@ -244,7 +252,7 @@ def test_a_client_without_classes_gets_an_empty_result_and_changes_nothing_for_o
     for jobs in ([empty, other], [other, empty]):
         nothing, something = sorted(run(jobs, options_of(local_steps=2)), key=lambda result: len(result.images))
         assert nothing.images.shape == (0, 2, *TASK.image_shape)
-        assert (nothing.loss_dm, nothing.loss_cdc, nothing.gradient_ratio) == (0, 0, 0)
+        assert (nothing.losses, nothing.gradient_ratios) == ({"dm": 0, "cdc": 0}, {"cdc": 0})
         torch.testing.assert_close(something.images, alone.images)
 
 
@@ -275,18 +283,18 @@ def test_a_tiny_memory_budget_gives_the_same_images_and_measures() -> None:
     )
     for a, b in zip(large, tiny, strict=True):
         torch.testing.assert_close(a.images, b.images, rtol=1e-4, atol=1e-5)
-        assert a.loss_dm == pytest.approx(b.loss_dm, rel=1e-4)
-        assert a.loss_cdc == pytest.approx(b.loss_cdc, rel=1e-4)
-        assert a.gradient_ratio == pytest.approx(b.gradient_ratio, rel=1e-3)
+        assert a.losses["dm"] == pytest.approx(b.losses["dm"], rel=1e-4)
+        assert a.losses["cdc"] == pytest.approx(b.losses["cdc"], rel=1e-4)
+        assert a.gradient_ratios["cdc"] == pytest.approx(b.gradient_ratios["cdc"], rel=1e-3)
 
 
 def grouped(sizes: list[int], fit: int) -> list[list[int]]:
-    """The sizes of clients in each group where the memory takes so many pairs."""
+    """The sizes of the clients in each group if the memory budget is ``fit`` pairs."""
     shard, images = varied_shard(0), torch.zeros(0)
     jobs = [Job(shard, [0] * size, images, Key(0)) for size in sizes]
     backbone = Backbone(small_convnet(), TASK, CPU)
     engine = EagerEngine(CPU, fit * 2 * backbone.activation_bytes)
-    return [[len(job.classes) for job in group] for group in _groups(jobs, backbone, options_of(), engine)]
+    return [[len(job.classes) for job in group] for group in group_jobs(jobs, backbone, options_of(), engine)]
 
 
 @given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 64))
@@ -298,16 +306,15 @@ def test_groups_are_few_and_none_is_much_above_its_share(sizes: list[int], fit: 
     assert max(map(sum, groups), default=0) < pairs / count + max(sizes, default=0) + 1
 
 
-def test_groups_of_a_hundred_classes_leave_hardly_any_room_empty() -> None:
-    """Ten clients' classes of CIFAR-100. In order, up to 64 a group, they were 51, 62 and 11, each in room for 62."""
+def test_groups_of_a_hundred_classes_leave_hardly_any_buffer_unused() -> None:
+    """Ten clients of CIFAR-100. Groups filled in order up to 64 would be 51, 62 and 11, in buffers for 62 each."""
     sizes = [14, 11, 13, 13, 15, 13, 13, 12, 9, 11]
     assert [sum(group) for group in grouped(sizes, 64)] == [66, 58]
 
 
 @pytest.mark.parametrize("changes", [{}, {"image_clip": 0.1}, {"bn_mode": "batch"}])
-def test_groups_of_clients_of_different_sizes_share_one_room_and_keep_apart(changes: dict[str, object]) -> None:
-    """The largest client sets the room; what a smaller one leaves empty in it changes nothing, nor does what the one
-    before left behind."""
+def test_groups_of_clients_of_different_sizes_share_buffers_and_keep_apart(changes: dict[str, object]) -> None:
+    """The largest client sets the size of the buffers. Unused or stale parts of them must not change results."""
     jobs = [
         job_of(varied_shard(1), [0, 1, 2], seed=1),
         job_of(varied_shard(2, per_class=9), [2], seed=2),
@@ -322,8 +329,8 @@ def test_groups_of_clients_of_different_sizes_share_one_room_and_keep_apart(chan
     )
     for one, other in zip(together, in_groups, strict=True):
         torch.testing.assert_close(one.images, other.images, rtol=1e-4, atol=1e-5)
-        assert one.loss_dm == pytest.approx(other.loss_dm, rel=1e-4)
-        assert one.gradient_ratio == pytest.approx(other.gradient_ratio, rel=1e-3)
+        assert one.losses["dm"] == pytest.approx(other.losses["dm"], rel=1e-4)
+        assert one.gradient_ratios["cdc"] == pytest.approx(other.gradient_ratios["cdc"], rel=1e-3)
 
 
 def test_a_tiny_memory_budget_sends_few_images_through_the_network_at_a_time() -> None:
@@ -362,9 +369,9 @@ def test_measures_are_the_clients_means_over_its_classes_of_losses_and_gradient_
             losses_cdc.append(cdc.item())
             ratios.append(lambda_loc * by_cdc.norm().item() / by_dm.norm().item())
         count = len(job.classes)
-        assert result.loss_dm == pytest.approx(sum(losses_dm) / count, rel=1e-4)
-        assert result.loss_cdc == pytest.approx(sum(losses_cdc) / count, rel=1e-4)
-        assert result.gradient_ratio == pytest.approx(sum(ratios) / count, rel=1e-3)
+        assert result.losses["dm"] == pytest.approx(sum(losses_dm) / count, rel=1e-4)
+        assert result.losses["cdc"] == pytest.approx(sum(losses_cdc) / count, rel=1e-4)
+        assert result.gradient_ratios["cdc"] == pytest.approx(sum(ratios) / count, rel=1e-3)
 
 
 def test_measures_are_of_the_last_step_only() -> None:
@@ -372,16 +379,39 @@ def test_measures_are_of_the_last_step_only() -> None:
     (first,) = run([job], options_of(local_steps=1))
     (both,) = run([job], options_of(local_steps=2))
     (second,) = run([Job(job.shard, job.classes, first.images, job.key, job.targets)], options_of(local_steps=1))
-    assert both.loss_dm == pytest.approx(second.loss_dm, rel=1e-4)
-    assert both.loss_cdc == pytest.approx(second.loss_cdc, rel=1e-4)
-    assert both.gradient_ratio == pytest.approx(second.gradient_ratio, rel=1e-4)
-    assert first.loss_dm != pytest.approx(second.loss_dm, rel=0.05)
+    assert both.losses["dm"] == pytest.approx(second.losses["dm"], rel=1e-4)
+    assert both.losses["cdc"] == pytest.approx(second.losses["cdc"], rel=1e-4)
+    assert both.gradient_ratios["cdc"] == pytest.approx(second.gradient_ratios["cdc"], rel=1e-4)
+    assert first.losses["dm"] != pytest.approx(second.losses["dm"], rel=0.05)
+
+
+def test_buffers_keep_their_address_over_steps_and_groups() -> None:
+    """So that an engine may capture a step once and replay it."""
+    jobs = [job_of(varied_shard(1), [0, 1]), job_of(varied_shard(2), [2], seed=2)]
+    objective = Objective(Backbone(LINEAR, TASK, CPU), Scheduled(lambda step: linear_weights()))
+    capacity = Capacity.largest(Capacity.of([job]) for job in jobs)
+    work = Condensation(capacity, objective, options=options_of(), task=TASK, engine=EagerEngine(CPU))
+
+    def addresses() -> list[int]:
+        tensors = [*vars(work).values(), *vars(work._source).values()]
+        measured = (work._losses, work._ratios)  # written between steps
+        return [t.data_ptr() for t in tensors if isinstance(t, Tensor) and not any(t is m for m in measured)]
+
+    before = addresses()
+    assert len(before) == 8
+    for job in jobs:
+        work.load([job])
+        for step in range(2):
+            work.draw(step)
+            work.measure()
+            work.move()
+    assert addresses() == before
 
 
 def test_a_condensation_that_is_closed_frees_its_memory_at_once() -> None:
     job = job_of(varied_shard(1), [0, 1])
     objective = Objective(Backbone(LINEAR, TASK, CPU), Scheduled(lambda step: linear_weights()))
-    work = Condensation(Room.of([job]), objective, options=options_of(), task=TASK, engine=EagerEngine(CPU))
+    work = Condensation(Capacity.of([job]), objective, options=options_of(), task=TASK, engine=EagerEngine(CPU))
     work.load([job])
     work.draw(0)
     work.move()

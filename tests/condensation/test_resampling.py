@@ -14,7 +14,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def model_of(seed: int) -> nn.Module:
-    """A small BatchNorm network whose running statistics are those of no fresh network."""
+    """A small BatchNorm network with running statistics that differ from a new network's."""
     model = build("convnet", TASK, Key(seed), depth=2, width=4, norm="batch")
     with torch.no_grad():
         model(torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(seed)))
@@ -70,7 +70,7 @@ def test_resampling_does_not_write_into_the_model() -> None:
 
 
 def test_the_weights_of_a_step_are_computed_from_tensors_that_stay_where_they_are() -> None:
-    """Repeating the computation after another draw, and nothing else, gives the network of that draw."""
+    """Computing the weights again after another draw gives the network of that draw."""
     model = model_of(0)
     networks = Blended(model.state_dict(), FreshWeights(model), Key(0), 0.5)
     networks.draw(1)
@@ -102,7 +102,7 @@ def test_another_key_gives_other_fresh_parameters() -> None:
 
 
 class Orthogonal(nn.Linear):
-    """Draws its parameters in a way that is no plain distribution."""
+    """Its initialisation is not a simple distribution."""
 
     def reset_parameters(self) -> None:
         nn.init.orthogonal_(self.weight)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import fedaf
-from fedaf.condensation.condenser import Condensation, Job, Objective, Room
+from fedaf.condensation.condenser import Condensation, Objective
+from fedaf.condensation.jobs import Capacity, Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended, Networks, Perturbed
+from fedaf.condensation.terms import Term, features_and_logits_distance, features_distance, targets_distance
 from fedaf.engine import EagerEngine, make_engine
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
@@ -63,14 +65,16 @@ def gradients(
     model = model or model_of(task)
     weights, fresh = model.state_dict(), FreshWeights(model)
     networks: Networks = (Perturbed if perturbed else Blended)(weights, fresh, Key(0), 0.9)
-    objective = Objective(Backbone(model, task, CUDA), networks, lambda_loc=1.0, match_logits=match_logits)
+    matching = features_and_logits_distance if match_logits else features_distance
+    terms = (Term("dm", matching, real_logits=match_logits), Term("cdc", targets_distance))
+    objective = Objective(Backbone(model, task, CUDA), networks, terms)
     jobs = []
     for number, classes in enumerate(([0, 3], [1])):
         draws = Key(number).torch()
         images = 1 + 0.5 * torch.randn(len(classes), options.ipc, *task.image_shape, generator=draws)
         targets = torch.randn(len(classes), task.num_classes, generator=draws)
         jobs.append(Job(shard_of(classes, seed=number, task=task), classes, images, Key(number), targets))
-    work = Condensation(Room.of(jobs), objective, options=options, task=task, engine=chosen)
+    work = Condensation(Capacity.of(jobs), objective, options=options, task=task, engine=chosen)
     work.load(jobs)
     found = []
     for step in range(5):

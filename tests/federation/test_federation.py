@@ -126,8 +126,8 @@ def test_a_client_that_raises_costs_its_own_reply_only():
     absent = Rounds(experiment, FaultyTransport(local(experiment), silent(("client-1", 1, "knowledge"))))
     absent.play()
     for name in ("client-0", "client-2", "client-3"):
-        mine, theirs = rounds.server.memory[f"condensed:{name}"], absent.server.memory[f"condensed:{name}"]
-        assert torch.equal(mine["images"], theirs["images"])
+        mine, theirs = rounds.server.memory.condensed[name], absent.server.memory.condensed[name]
+        assert torch.equal(mine.images, theirs.images)
     assert all(torch.equal(rounds.server.model[n], absent.server.model[n]) for n in rounds.server.model)
 
 
@@ -144,13 +144,13 @@ def test_the_last_images_of_a_client_that_is_away_stay_in_use_for_max_staleness_
     away = [("client-0", round, "knowledge") for round in (2, 3)]
     rounds = Rounds(experiment, FaultyTransport(local(experiment), silent(*away)))
     rounds.play()
-    first = rounds.server.memory["condensed:client-0"]["images"]
+    first = rounds.server.memory.condensed["client-0"].images
     rounds.play()
-    assert torch.equal(rounds.server.memory["condensed:client-0"]["images"], first)
+    assert torch.equal(rounds.server.memory.condensed["client-0"].images, first)
     rounds.play()
-    assert "condensed:client-0" not in rounds.server.memory
+    assert "client-0" not in rounds.server.memory.condensed
     rounds.play()
-    assert int(rounds.server.memory["condensed:client-0"]["round"]) == 4
+    assert rounds.server.memory.condensed["client-0"].round == 4
 
 
 def test_a_deadline_ends_a_phase_between_steps():
@@ -169,7 +169,7 @@ def test_a_client_without_enough_of_any_class_answers_with_empty_arrays():
     rounds = Rounds(experiment, LocalTransport({**shards(experiment), "client-0": tiny}, experiment.engine))
     report = rounds.play()
     assert report.failures == {}
-    assert rounds.server.memory["condensed:client-0"]["images"].shape == (0, 5, 1, 8, 8)
+    assert rounds.server.memory.condensed["client-0"].images.shape == (0, 5, 1, 8, 8)
     assert report.upload["condense"]["client-0"] < 400  # its scalars
 
 
@@ -178,8 +178,8 @@ def test_bytes_are_counted_from_the_payloads_really_sent():
     rounds = Rounds(experiment)
     report = rounds.play()
     for name in report.asked:
-        condensed = rounds.server.memory[f"condensed:{name}"]
-        content = condensed["images"].numel() + 8 * len(condensed["classes"])
+        condensed = rounds.server.memory.condensed[name]
+        content = condensed.images.numel() + 8 * len(condensed.classes)
         assert content < report.upload["condense"][name] < content + 600  # the rest is the audit's scalars
     model = sum(t.numel() * t.element_size() for t in rounds.server.model.values())
     assert set(report.download["knowledge"].values()) == {model}

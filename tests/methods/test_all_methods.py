@@ -36,8 +36,8 @@ def curve(method: str, alpha: float) -> list[float]:
     return fedaf.run(method=method, alpha=alpha, rounds=5, seed=1, settings=small, **options).curve
 
 
-@pytest.mark.parametrize("alpha", [0.02, 0.1])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("alpha", [0.02, pytest.param(0.1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", METHODS.names)
 def test_five_rounds_are_far_better_than_one_of_fedavg(method, alpha):
     one_round = curve("fedavg", alpha)[0]
     assert len(curve(method, alpha)) == 5

@@ -1,4 +1,4 @@
-"""Condensing all clients together gives what condensing each alone gives."""
+"""Condensing all clients in one batch gives the same images as condensing each alone."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedBN: BatchNorm stays with its client, whatever it is called; two accuracies are reported."""
+"""FedBN: BatchNorm layers stay with their client, whatever their names; two accuracies are reported."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from support.tiny import CLASSES, ENGINE, TASK, Play, a_client, make, of, shard,
 
 
 class Misnamed(nn.Module):
-    """A convolution called bn and a BatchNorm called foo; one more that shares its name with what it is not."""
+    """A convolution called bn, a BatchNorm called foo, and a BatchNorm named like another kind of layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def play(terms: RoundRules | None = None, **options) -> Play:
     return Play(make("fedbn", of(Misnamed), lr=0.1, **options), SHARDS, terms)
 
 
-def test_batch_norm_is_known_by_what_it_is():
+def test_batch_norm_layers_are_found_by_type():
     assert batch_norm_tensors(Misnamed()) == OWN
     assert set(Misnamed().state_dict()) == OWN | SHARED
     assert batch_norm_tensors(nn.BatchNorm1d(3)) == {"weight", "bias", *STATISTICS}
@@ -126,7 +126,7 @@ def test_evaluating_changes_nothing_that_the_next_round_sees():
 
 
 def test_batch_norm_of_a_client_survives_a_restart_and_rounds_it_does_not_take_part_in():
-    """Partial participation: who was not asked keeps what it had, through a checkpoint too."""
+    """A client that was not asked keeps its layers, also over a checkpoint."""
     whole, cut = play(RoundRules(participation=0.5)), play(RoundRules(participation=0.5))
     asked = [tuple(whole.round().asked) for _ in range(5)]
     assert len(set(asked)) > 1, "all rounds asked the same clients"

@@ -1,4 +1,4 @@
-"""FedDM: what it shares with FedAF is tested there; here is what differs."""
+"""FedDM: what differs from FedAF."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_the_client_says_which_classes_it_condensed_and_nothing_is_asked_of_peer
     assert "cdc" not in rounds.server.log["losses"]
     assert set(rounds.server.log["losses"]) == {"dm", "ce"}
     for client, counts in rounds.experiment.counts.items():
-        sent = rounds.server.memory[f"condensed:{client}"]["classes"].tolist()
+        sent = rounds.server.memory.condensed[client].classes.tolist()
         assert sent == rounds.method.condensed_classes(counts)
 
 

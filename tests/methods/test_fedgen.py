@@ -1,6 +1,7 @@
 """FedGen: the weights of its losses, a generator that learns, and what clients do with it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedaf.federation.rounds import RoundRules
-from fedaf.methods.fedgen import FedGen, diversity_loss, label_weights, teacher_loss
-from fedaf.protocol import Key, Payload, Refused, ServerState, UserError, prefixed
+from fedaf.methods.fedgen import FedGen, Teacher, diversity_loss, label_weights, teacher_loss
+from fedaf.protocol import Key, Payload, Refused, ServerState
+from support.errors import raises
 from support.tiny import CLASSES, ENGINE, EndsInAConvolution, Play, a_client, fit_of, make, of, pixels, shard, worked
 
 SHARDS = {"a": shard(12, (0,), seed=1), "b": shard(12, (0, 1), seed=2), "c": shard(12, (1,), seed=3)}
@@ -29,8 +31,8 @@ def test_weights_of_the_largest_counts_are_finite():
 
 
 def test_each_sample_counts_with_the_weights_of_its_own_label():
-    """Client 0 holds label 0 and client 1 label 1, so each is judged by its own samples: a table of all samples by all
-    weights, as [B] times [B, 1] gives, would judge both by all."""
+    """Client 0 has label 0 and client 1 has label 1, so each teaches samples of its own label only. The product of a
+    [B] and a [B, 1] tensor, a bug in the authors' code, would let both teach all samples."""
     labels = torch.tensor([0, 0, 0, 1])
     sure, wrong = torch.tensor([10.0, -10.0]), torch.tensor([-10.0, 10.0])
     of_0 = sure.expand(4, 2)  # right for label 0, wrong for label 1
@@ -84,10 +86,8 @@ def taught(method: FedGen, heads: list[dict[str, Tensor]], counts: list[list[int
     server = method.initial(Key(0))
     for _ in range(rounds):
         server = server.next_round(len(heads)).with_log(losses={})
-        scratch: dict[str, Tensor] = {}
-        for number, (head, held) in enumerate(zip(heads, counts, strict=True)):
-            scratch |= prefixed(f"{number}/", {**head, "label_counts": torch.tensor(held)})
-        server = method.finish(ServerState(**{**vars(server), "scratch": scratch}), ENGINE)
+        teachers = [Teacher(head, torch.tensor(held)) for head, held in zip(heads, counts, strict=True)]
+        server = method.finish(replace(server, scratch=teachers), ENGINE)
     return server
 
 
@@ -107,7 +107,7 @@ def head_of(centres: Tensor) -> dict[str, Tensor]:
 
 def generated(method: FedGen, server: ServerState, labels: Tensor) -> Tensor:
     generator = method.generator(Key(0))
-    generator.load_state_dict(server.memory["generator"])
+    generator.load_state_dict(server.memory.generator)
     with torch.no_grad():
         features: Tensor = generator.eval()(torch.rand(len(labels), 4, generator=Key(9).torch()), labels)
     return features
@@ -131,8 +131,8 @@ def test_the_generator_learns_what_classifiers_of_separable_features_know():
     assert right[2] == 1
 
 
-def test_of_each_label_the_generator_learns_from_those_who_hold_it():
-    """The other client's classifier has every centre elsewhere; it holds label 2 and nothing else."""
+def test_the_generator_learns_each_label_from_the_clients_that_have_it():
+    """The second client has label 2 only, and its classifier expects every label elsewhere."""
     method = make("fedgen", of(OnlyAClassifier), **{**TINY, "generator_steps": 100, "generator_lr": 3e-3})
     mine, theirs = head_of(CENTRES), head_of(CENTRES[[2, 0, 1]])
     server = taught(method, [mine, theirs], [[6, 6, 0], [0, 0, 6]], 3)
@@ -148,29 +148,29 @@ def test_classifiers_as_large_as_the_schema_allows_leave_a_finite_generator():
     method = make("fedgen", of(OnlyAClassifier), **TINY)
     wild = {name: t.sign() * 1e6 for name, t in head_of(CENTRES).items()}
     server = taught(method, [wild, head_of(CENTRES)], [[2**40, 1, 0], [1, 1, 2**40]], 3)
-    assert all(bool(torch.isfinite(t).all()) for t in server.memory["generator"].values())
-    assert math.isfinite(server.log["losses"]["generator"])
+    assert all(bool(torch.isfinite(t).all()) for t in server.memory.generator.values())
+    assert all(math.isfinite(server.log["losses"][name]) for name in ("teacher", "diversity"))
 
 
 def test_labels_that_nobody_holds_are_neither_learned_nor_generated():
     running = Play(make("fedgen", **TINY), SHARDS)
-    assert running.server.memory["labels"]["labels"].tolist() == []
+    assert running.server.memory.labels.tolist() == []
     running.round()
-    assert running.server.memory["labels"]["labels"].tolist() == [0, 1]
+    assert running.server.memory.labels.tolist() == [0, 1]
 
 
 def test_labels_once_seen_stay_known_when_their_holders_are_away():
     running = Play(make("fedgen", **TINY), SHARDS, RoundRules(participation=0.34))
     for _ in range(6):
         running.round()
-    assert running.server.memory["labels"]["labels"].tolist() == [0, 1]
+    assert running.server.memory.labels.tolist() == [0, 1]
 
 
 def test_clients_use_the_generator_from_round_2_on_with_its_decayed_weight():
     method = make("fedgen", lr=1e-6, **TINY)
     running = Play(method, SHARDS)
     running.round()
-    assert running.server.log["losses"].keys() == {"ce", "generated", "distilled", "generator"}
+    assert running.server.log["losses"].keys() == {"ce", "generated", "distilled", "teacher", "diversity"}
     assert running.server.log["losses"]["generated"] == running.server.log["losses"]["distilled"] == 0
     for number in (2, 3):
         before = running.server
@@ -186,12 +186,12 @@ def test_clients_use_the_generator_from_round_2_on_with_its_decayed_weight():
                 terms[rounds] = loss(pixels(SHARDS["a"]), SHARDS["a"].labels)
         assert fit_of(method).ask(running.server, "a").scalars == {"round": number}
         for name in ("generated", "distilled"):
-            ratio = terms[number][name] / terms[0][name]
-            assert ratio.item() == pytest.approx(0.98**number, rel=1e-4)
+            assert terms[number][name].weight == pytest.approx(0.98**number * terms[0][name].weight)
+            assert torch.equal(terms[number][name].term, terms[0][name].term)
 
 
 def test_the_generated_terms_by_hand():
-    """Weight 10 * 0.98^2; the generated one again by its share of a batch."""
+    """Their weight is 10 * 0.98^2; that of ``generated`` is also scaled by its share of a batch."""
     method = make("fedgen", batch_size=32, **TINY)
     running, held = Play(method, SHARDS), SHARDS["b"]
     running.round()
@@ -203,17 +203,19 @@ def test_the_generated_terms_by_hand():
 
     draws = Key(7).torch()
     generator = method.generator(Key(0))
-    generator.load_state_dict(running.server.memory["generator"])
+    generator.load_state_dict(running.server.memory.generator)
     generator.eval()
     head = model.classifier
     labels = torch.tensor([0, 1])[torch.randint(2, (8,), generator=draws)]
     own = torch.log_softmax(head(generator(torch.rand(8, 4, generator=draws), labels)), 1)
     weight = 10 * 0.98**2
-    assert terms["generated"].item() == pytest.approx(weight * 8 / 32 * -own[range(8), labels].mean().item(), rel=1e-4)
+    assert terms["generated"].weight == pytest.approx(weight * 8 / 32)
+    assert terms["generated"].term.item() == pytest.approx(-own[range(8), labels].mean().item(), rel=1e-4)
     teacher = torch.softmax(head(generator(torch.rand(12, 4, generator=draws), held.labels)), 1)
     student = torch.softmax(method.build_model(Key(0)).train()(pixels(held)), 1)
     kl = (teacher * (teacher / student).log()).sum() / 12
-    assert terms["distilled"].item() == pytest.approx(weight * kl.item(), rel=1e-3)
+    assert terms["distilled"].weight == pytest.approx(weight)
+    assert terms["distilled"].term.item() == pytest.approx(kl.item(), rel=1e-3)
 
 
 def test_counts_by_label_are_sent_and_checked():
@@ -234,6 +236,7 @@ def test_what_is_sent_of_a_class_counts_as_disclosed_of_its_samples():
     assert make("fedgen").discloses([0, 0, 0]).fewest_samples == 0
 
 
-def test_a_classifier_that_is_no_linear_is_one_sentence():
-    with pytest.raises(UserError, match=r"'last' is none; set model\.classifier"):
+def test_a_classifier_that_is_not_linear_is_an_error():
+    with raises("FEDAF-METHOD-CLASSIFIER") as caught:
         make("fedgen", of(EndsInAConvolution, classifier="last")).initial(Key(0))
+    assert "'last'" in str(caught.value)

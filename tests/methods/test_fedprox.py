@@ -12,7 +12,7 @@ from support.tiny import CONVNET, a_client, assert_close, gradients, make, param
 
 
 def moved(model: nn.Module) -> nn.Module:
-    """The same network somewhere else."""
+    """The same network with other weights."""
     other = copy.deepcopy(model)
     with torch.no_grad():
         for p in other.parameters():
@@ -47,7 +47,7 @@ def test_running_statistics_are_not_held_near_the_global_ones():
 
 
 def test_two_local_steps_by_hand():
-    """The second is off the global model, and so is pulled back to it."""
+    """The second step starts away from the global model, so the proximal term pulls it back."""
     held, lr, mu = shard(12), 0.1, 0.7
     method = make("fedprox", mu=mu, lr=lr, local_epochs=2)
     w_g = method.initial(Key(0)).model

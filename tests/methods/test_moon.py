@@ -10,7 +10,8 @@ from torch import nn
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.moon import model_contrast
 from fedaf.models.backbone import Tap
-from fedaf.protocol import Architecture, Key, Payload, Task, UserError
+from fedaf.protocol import Architecture, Key, Payload, Task
+from support.errors import raises
 from support.tiny import (
     CONVNET,
     ENGINE,
@@ -60,15 +61,17 @@ def state_of(method, seed: int) -> dict:
 
 
 def live(method, seed: int = 5) -> nn.Module:
-    """A network in the middle of its local training."""
+    """A network during local training."""
     return method.build_model(Key(seed)).train()
 
 
-def test_the_contrast_is_mu_log_2_where_the_previous_model_is_the_global_one():
+def test_the_contrast_is_log_2_with_weight_mu_where_the_previous_model_is_the_global_one():
     method = make("moon", mu=3.0)
     ask, held = ask_of(method), shard(6)
     loss = fit_of(method).loss(live(method), ask, a_client(held, state_of(method, 0)), ENGINE)
-    assert loss(pixels(held), held.labels)["con"].item() == pytest.approx(3 * math.log(2), rel=1e-5)
+    con = loss(pixels(held), held.labels)["con"]
+    assert con.term.item() == pytest.approx(math.log(2), rel=1e-5)
+    assert con.weight == 3
 
 
 def test_the_frozen_networks_are_in_eval_mode_and_keep_their_statistics():
@@ -89,7 +92,7 @@ def test_the_frozen_networks_are_in_eval_mode_and_keep_their_statistics():
     z = features(live(method).state_dict(), training=True)
     near, far = (F.cosine_similarity(z, features(weights, training=False)) for weights in (ask.tensors, state))
     expected = -torch.log(torch.sigmoid((near - far) / 0.7)).mean()
-    assert terms["con"].item() == pytest.approx(expected.item(), rel=1e-4)
+    assert terms["con"].term.item() == pytest.approx(expected.item(), rel=1e-4)
     assert model.training
 
 
@@ -99,7 +102,7 @@ def test_gradients_flow_to_the_live_model_only_and_not_to_its_classifier():
     for tensor in (*ask.tensors.values(), *state.values()):
         if tensor.is_floating_point():
             tensor.requires_grad_(True)
-    con = fit_of(method).loss(model, ask, a_client(held, state), ENGINE)(pixels(held), held.labels)["con"]
+    con = fit_of(method).loss(model, ask, a_client(held, state), ENGINE)(pixels(held), held.labels)["con"].term
     assert all(t.grad is None for t in (*ask.tensors.values(), *state.values()))
     found = gradients(con, model)
     con.backward()
@@ -109,7 +112,7 @@ def test_gradients_flow_to_the_live_model_only_and_not_to_its_classifier():
 
 
 def test_a_clients_first_participation_has_no_contrast_whenever_it_is():
-    """One client of four a round: most meet the federation late."""
+    """One of four clients per round, so most take part for the first time in a later round."""
     method = make("moon", local_epochs=2, lr=0.05)
     running = Play(method, SHARDS, RoundRules(participation=0.5))
     met: set[str] = set()
@@ -192,7 +195,7 @@ def test_with_a_head_the_contrast_is_on_its_output(named):
 
 def test_a_head_needs_a_linear_classifier_and_no_head_does_not():
     architecture = of(EndsInAConvolution, classifier="last")
-    with pytest.raises(UserError, match="projection_dim needs a Linear classifier"):
+    with raises("FEDAF-METHOD-CLASSIFIER"):
         make("moon", architecture, projection_dim=5).build_model(Key(0))
     running = Play(make("moon", architecture), SHARDS)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What each method adds to cross-entropy has a gradient, the one its formula says, and a local step follows it."""
+"""The term that each method adds to cross-entropy: its gradient against a closed form, and a local step with it."""
 
 import copy
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedaf.models.backbone import Tap
 from fedaf.protocol import Client, Key, Payload, Tensors
+from fedaf.training.fit import weighted_sum
 from support.tiny import (
     ENGINE,
     TASK,
@@ -41,11 +42,11 @@ def features_of(model: nn.Module, images: Tensor) -> Tensor:
 
 
 class Case:
-    """A method with its term on, the request and the client's state that turn it on, and the term's own gradient."""
+    """A method, a request and a client state for which its term is active, and the gradient of the weighted term."""
 
     name: str
     options: dict
-    #: Where local training starts is where it is drawn to, so that the first step does not show it.
+    #: The term is zero where local training starts, so only the second step shows it.
     from_rest = False
 
     def __init__(self) -> None:
@@ -146,8 +147,8 @@ def test_the_gradient_differs_from_cross_entropys_by_the_closed_form(name):
     loss = fit_of(case.method).loss(model, case.ask(), case.client(), ENGINE)
     with case.client().key.derive("forward").seeded():  # as training does
         terms = loss(IMAGES, LABELS)
-    assert set(terms) == set(fit_of(case.method).terms)
-    whole = gradients(torch.stack(list(terms.values())).sum(), model)
+    assert set(terms) == set(fit_of(case.method).loss_names)
+    whole = gradients(weighted_sum(terms), model)
     ce = gradients(F.cross_entropy(reference(IMAGES), LABELS), reference)
     added = case.gradient(reference)
     assert_close(whole, {n: ce[n] + added[n] for n in ce})
@@ -155,8 +156,8 @@ def test_the_gradient_differs_from_cross_entropys_by_the_closed_form(name):
 
 
 @of_every_method
-def test_a_local_step_follows_it(name):
-    """Where training starts where it is drawn to, the first step is cross-entropy's alone, and the second is judged."""
+def test_a_local_step_follows_the_gradient_of_both(name):
+    """If the term is zero at the start, the second step is checked instead of the first."""
     case = CASES[name]()
     steps = 2 if case.from_rest else 1
     method = make(case.name, lr=LR, local_epochs=steps, **case.options)
@@ -172,3 +173,17 @@ def test_a_local_step_follows_it(name):
     assert LR * largest(added) > 1e-3
     reply = worked(method, ask, case.client()).reply
     assert_close(parameters(method, reply.tensors), parameters(method, model.state_dict()), atol=1e-4 * LR)
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("fedprox", "mu"), ("feddyn", "alpha"), ("moon", "mu"), ("fedgen", "weight")]
+)
+def test_clients_report_the_terms_of_the_first_step_without_their_weights(name, weight):
+    case = CASES[name]()
+    ask, client = case.ask(), case.client()
+    once, twice = (
+        worked(make(name, lr=LR, **{**case.options, weight: factor * case.options[weight]}), ask, client).reply.scalars
+        for factor in (1, 2)
+    )
+    assert once == twice
+    assert case.from_rest or all(once[f"loss_{loss}"] for loss in fit_of(case.method).loss_names)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,6 @@ from support.replies import (
     CONDENSE_ASK,
     COUNTS,
     DECIBELS,
-    FEDAVG,
     FIT,
     IPC,
     KNOWLEDGE,
@@ -58,7 +58,7 @@ def honest_condense(draw) -> Payload:
 
 @st.composite
 def honest_model(draw, phase: str) -> Payload:
-    """Tensors of a network, and whatever figures go with them."""
+    """Tensors of a network, with random scalars."""
     given = REPLIES[phase].honest[0]
     tensors = {name: t.clone() for name, t in given.tensors.items()}
     values = {
@@ -112,7 +112,7 @@ def with_one_change(draw, tensor: Tensor) -> Tensor:
 
 @st.composite
 def nearly(draw, honest: st.SearchStrategy[Payload]) -> Payload:
-    """An honest payload with up to two things changed in it, which may or may not matter."""
+    """An honest payload with up to two random changes, which may or may not break a rule."""
     payload = draw(honest)
     tensors, numbers = dict(payload.tensors), dict(payload.scalars)
     for _ in range(draw(st.integers(0, 2))):
@@ -142,7 +142,7 @@ def anything(names: list[str], numbers: list[str]) -> st.SearchStrategy[Payload]
 
 
 def accepted(schema: Schema, payload: Payload) -> bool:
-    """Any exception but a refusal fails the test that calls this."""
+    """Return whether the schema accepts a payload; any exception other than ``Refused`` fails the test."""
     try:
         schema.validate(payload)
     except Refused:
@@ -196,80 +196,89 @@ HONEST_CONDENSE = {"classes": OWNED, "images": torch.zeros(2, IPC, 1, 4, 4, dtyp
 HONEST_MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES), 0.5), **dict.fromkeys(COUNTS, 4)}
 
 
+@contextmanager
+def refused(words: list[str]):
+    """The reply must be refused, with a message that names what is wrong with it."""
+    with pytest.raises(Refused) as caught:
+        yield
+    assert all(word in caught.value.labelled for word in words), caught.value.labelled
+
+
 def rows(*row: float) -> Tensor:
     return torch.tensor([row, row])
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "words"),
     [
-        ({"classes": torch.tensor([3, 1])}, "ascending order, each once"),
-        ({"classes": torch.tensor([3, 3])}, "ascending order, each once"),
-        ({"classes": torch.tensor([1, CLASSES])}, "classes has values above 3"),
-        ({"classes": torch.tensor([-1, 1])}, "classes has values below 0"),
-        ({"classes": torch.tensor([0, 1, 2])}, "length 2 on axis 0, not 3"),
-        ({"mean_logits": torch.zeros(2, CLASSES + 1)}, "mean_logits has length 5"),
-        ({"mean_logits": torch.full((2, CLASSES), math.inf)}, "mean_logits has values that are not finite"),
-        ({"mean_logits": torch.full((2, CLASSES), 3e38)}, "mean_logits has values above 10000"),
-        ({"soft_labels": rows(0.3, 0.3, 0.3, 0.3)}, "sum to 1"),
-        ({"soft_labels": rows(0.2, 0.2, 0.2, 0.2)}, "sum to 1"),
-        ({"soft_labels": rows(-0.5, 0.5, 0.5, 0.5)}, "soft_labels has values below 0"),
-        ({"soft_labels": rows(1.5, 0, 0, 0)}, "soft_labels has values above 1"),
+        ({"classes": torch.tensor([3, 1])}, ["[FEDAF-REPLY-CLASSES]"]),
+        ({"classes": torch.tensor([3, 3])}, ["[FEDAF-REPLY-CLASSES]"]),
+        ({"classes": torch.tensor([1, CLASSES])}, ["classes", "above 3"]),
+        ({"classes": torch.tensor([-1, 1])}, ["classes", "below 0"]),
+        ({"classes": torch.tensor([0, 1, 2])}, ["mean_logits", "3"]),
+        ({"mean_logits": torch.zeros(2, CLASSES + 1)}, ["mean_logits", "5"]),
+        ({"mean_logits": torch.full((2, CLASSES), math.inf)}, ["mean_logits", "finite"]),
+        ({"mean_logits": torch.full((2, CLASSES), 3e38)}, ["mean_logits", "above 10000"]),
+        ({"soft_labels": rows(0.3, 0.3, 0.3, 0.3)}, ["[FEDAF-REPLY-SOFT-LABELS]"]),
+        ({"soft_labels": rows(0.2, 0.2, 0.2, 0.2)}, ["[FEDAF-REPLY-SOFT-LABELS]"]),
+        ({"soft_labels": rows(-0.5, 0.5, 0.5, 0.5)}, ["soft_labels", "below 0"]),
+        ({"soft_labels": rows(1.5, 0, 0, 0)}, ["soft_labels", "above 1"]),
     ],
 )
-def test_knowledge_that_no_client_can_have_is_refused(change, reason):
+def test_knowledge_that_no_client_can_have_is_refused(change, words):
     schema = KNOWLEDGE.schema(Payload(MODEL))
     schema.validate(Payload(HONEST_KNOWLEDGE))
-    with pytest.raises(Refused, match=reason):
+    with refused(words):
         schema.validate(Payload({**HONEST_KNOWLEDGE, **change}))
 
 
 @pytest.mark.parametrize(
-    ("tensors", "measures", "reason"),
+    ("tensors", "measures", "words"),
     [
-        ({"classes": torch.tensor([0, 1])}, {}, "classes is not what was asked for"),
-        ({"images": torch.zeros(2, IPC + 1, 1, 4, 4, dtype=torch.uint8)}, {}, "images has length 3"),
-        ({"images": torch.zeros(2, IPC, 1, 4, 4)}, {}, "images is torch.float32"),
-        ({}, {"loss_dm": -1.0}, "loss_dm is -1.0"),
-        ({}, {"gradient_ratio": math.inf}, "gradient_ratio is not finite"),
-        ({}, {"audit_images": 2**32 + 1}, "audit_images is 4294967297"),
-        ({}, {"audit_images": 1.0}, "audit_images is a float"),
-        ({}, {"audit_from_source": 1.01}, "audit_from_source is 1.01"),
-        ({}, {"audit_psnr_max": 61.0}, "audit_psnr_max is 61.0"),
-        ({}, {"held_out_psnr_mean": -0.1}, "held_out_psnr_mean is -0.1"),
+        ({"classes": torch.tensor([0, 1])}, {}, ["classes"]),
+        ({"images": torch.zeros(2, IPC + 1, 1, 4, 4, dtype=torch.uint8)}, {}, ["images", "3"]),
+        ({"images": torch.zeros(2, IPC, 1, 4, 4)}, {}, ["images", "float32"]),
+        ({}, {"loss_dm": -1.0}, ["loss_dm", "-1.0"]),
+        ({}, {"gradient_ratio": math.inf}, ["gradient_ratio", "finite"]),
+        ({}, {"audit_images": 2**32 + 1}, ["audit_images", "4294967297"]),
+        ({}, {"audit_images": 1.0}, ["audit_images", "float"]),
+        ({}, {"audit_from_source": 1.01}, ["audit_from_source", "1.01"]),
+        ({}, {"audit_psnr_max": 61.0}, ["audit_psnr_max", "61.0"]),
+        ({}, {"held_out_psnr_mean": -0.1}, ["held_out_psnr_mean", "-0.1"]),
     ],
 )
-def test_condensed_data_that_nobody_asked_for_are_refused(tensors, measures, reason):
+def test_condensed_data_that_nobody_asked_for_are_refused(tensors, measures, words):
     schema = CONDENSE.schema(CONDENSE_ASK)
     schema.validate(Payload(HONEST_CONDENSE, HONEST_MEASURES))
-    with pytest.raises(Refused, match=reason):
+    with refused(words):
         schema.validate(Payload({**HONEST_CONDENSE, **tensors}, {**HONEST_MEASURES, **measures}))
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("given", "words"),
     [
-        ({"samples": -1}, "samples is -1, outside 0 to"),
-        ({"samples": 2**40 + 1}, "samples is 1099511627777"),
-        ({"samples": 5.0}, "samples is a float"),
-        ({"loss_ce": -0.1}, "loss_ce is -0.1"),
-        ({"loss_ce": math.nan}, "loss_ce is not finite"),
+        ({"samples": -1}, ["samples", "-1"]),
+        ({"samples": 2**40 + 1}, ["samples", "1099511627777"]),
+        ({"samples": 5.0}, ["samples", "float"]),
+        ({"loss_ce": -0.1}, ["loss_ce", "-0.1"]),
+        ({"loss_ce": math.nan}, ["loss_ce", "finite"]),
     ],
 )
-def test_a_trained_model_with_impossible_figures_is_refused(given, reason):
+def test_a_trained_model_with_impossible_figures_is_refused(given, words):
     schema = FIT.schema(Payload(MODEL))
     schema.validate(Payload(MODEL, {"samples": 1, "loss_ce": 0.0}))
-    with pytest.raises(Refused, match=reason):
+    with refused(words):
         schema.validate(Payload(MODEL, {"samples": 1, "loss_ce": 0.0, **given}))
 
 
 def test_measures_at_their_largest_from_every_client_give_finite_figures():
-    """One client's loss must not make the round's figures infinite: they could not be written to the log."""
+    """Infinite means could not be written to the log."""
     fit = Payload(MODEL, {"samples": 2**40, "loss_ce": 1e30})
     condense = Payload(HONEST_CONDENSE, {**HONEST_MEASURES, **dict.fromkeys(LOSSES, 1e30)})
     for phase, reply in ((FIT, fit), (CONDENSE, condense)):
-        REPLIES[f"{'fedavg' if phase is FIT else 'fedaf'} {phase.name}"].schema.validate(reply)
-        server = phase.aggregate(FEDAVG.initial(Key(0)), {f"client-{i}": reply for i in range(1000)})
+        case = REPLIES[f"{'fedavg' if phase is FIT else 'fedaf'} {phase.name}"]
+        case.schema.validate(reply)
+        server = phase.aggregate(case.server, {f"client-{i}": reply for i in range(1000)})
         json.dumps(server.log, allow_nan=False)
 
 

@@ -1,13 +1,14 @@
-"""Clients with hardly any data: every averaging method plays on, and nothing becomes infinite."""
+"""Clients with hardly any data: every averaging method continues, and all values stay finite."""
 
 import pytest
 import torch
 
 from fedaf.protocol import Key, Shard
+from fedaf.protocol.records import to_tensors
 from support.tiny import AVERAGING, ENGINE, Play, a_client, make, shard
 
 BATCH = 8
-#: Beside a client with enough of everything.
+#: Each takes part together with a client that has enough data.
 ODD = {
     "one class": shard(20, (1,), seed=2),
     "fewer samples than a batch": shard(3, seed=3),
@@ -33,7 +34,7 @@ def played(name: str, shards: dict[str, Shard], rounds: int = 3) -> Play:
         assert not [reason for reason in report.failures.values() if not reason.startswith("evaluate")]
         tensors = [
             *running.server.model.values(),
-            *(t for kept in running.server.memory.values() for t in kept.values()),
+            *to_tensors(running.server.memory).values(),
         ]
         tensors += [t for client in shards for t in running.kept(client).values()]
         assert all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())
@@ -49,7 +50,7 @@ def test_a_client_with_hardly_any_data_takes_part(name, kind):
 
 @every_method
 @pytest.mark.parametrize("kind", ["one sample", "nothing"])
-def test_a_federation_of_such_clients_only_stands_still(name, kind):
+def test_a_federation_of_such_clients_alone_keeps_its_model(name, kind):
     running = played(name, {"a": ODD[kind], "b": ODD[kind]}, rounds=2)
     start = running.method.initial(running.server.key).model
     for tensor, before in zip(running.server.model.values(), start.values(), strict=True):
@@ -57,8 +58,8 @@ def test_a_federation_of_such_clients_only_stands_still(name, kind):
 
 
 @every_method
-def test_who_has_nothing_does_not_weigh(name):
-    """It sends the model it got, and of zero samples; where clients count the same, its model does."""
+def test_a_client_without_data_has_weight_zero_where_samples_are_weights(name):
+    """A client without data returns the model unchanged; it counts only in methods with equal weights."""
     alone = played(name, {"whole": shard(24, seed=1)}, rounds=1).server.model
     both = played(name, {"whole": shard(24, seed=1), "odd": ODD["nothing"]}, rounds=1).server.model
     first = next(iter(alone))

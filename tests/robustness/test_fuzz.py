@@ -13,6 +13,7 @@ import torch
 
 from fedaf.client.state import ClientState
 from fedaf.protocol import Key, Outcome, Payload, Refused, Schema, pack
+from fedaf.protocol.records import to_tensors
 from fedaf.protocol.transport import Request
 from support.fuzzing import Mutator, framed
 from support.replies import CONDENSE_ASK, MODEL, REPLIES, Replies, rounding_decides
@@ -43,7 +44,7 @@ def assert_usable(replies: Replies, payload: Payload) -> None:
     """What was accepted can be folded with honest replies, and leaves a finite model and memory, and a log that can be
     written."""
     folded = replies.phase.aggregate(replies.server, {"client-0": payload, "client-1": replies.honest[-1]})
-    for tensors in (folded.model, *folded.memory.values()):
+    for tensors in (folded.model, to_tensors(folded.memory)):
         assert all(bool(torch.isfinite(t).all()) for t in tensors.values())
     json.dumps(folded.log, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""Replies of the built-in methods to tiny requests: honest ones, and what makes one good, in numpy and plain Python.
+"""Replies of the built-in methods to tiny requests: honest replies, and the rules of good ones in plain Python.
 
 The rules are those of docs/METHODS.md, written a second time: nothing here asks a ``Schema``.
 """
@@ -38,11 +38,11 @@ KNOWLEDGE, CONDENSE = FEDAF.phases
 (CONDENSE_ALONE,) = FEDDM.phases
 (FIT,) = FEDAVG.phases
 SERVER = FEDAVG.initial(Key(0)).next_round(clients=2)
+FEDAF_SERVER, FEDDYN_SERVER, FEDGEN_SERVER = (m.initial(Key(0)).next_round(clients=2) for m in (FEDAF, FEDDYN, FEDGEN))
 MODEL = SERVER.model
 BATCH_NORM = {name: t for name, t in MODEL.items() if name.split(".")[1] in ("1", "5")}  # the second and sixth layers
 REST = {name: t for name, t in MODEL.items() if name not in BATCH_NORM}
 LABEL_COUNTS = {"label_counts": torch.tensor([3, 0, 9, 0])}
-FEDGEN_SERVER = FEDGEN.initial(Key(0)).next_round(clients=2)
 OWNED = torch.tensor([0, 2])
 CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
 
@@ -62,7 +62,7 @@ def an_int(value: object, low: int, high: int) -> bool:
 
 
 def arrays(tensors: Tensors, wanted: Mapping[str, torch.dtype]) -> dict[str, np.ndarray] | None:
-    """The tensors as arrays, if they are those wanted and of the types wanted."""
+    """Return the tensors as arrays if their names and types are those wanted."""
     if {name: t.dtype for name, t in tensors.items()} != dict(wanted):
         return None
     return {name: t.numpy() for name, t in tensors.items()}
@@ -84,7 +84,7 @@ def good_knowledge(payload: Payload) -> bool:
 
 
 def rounding_decides(payload: Payload) -> bool:
-    """Whether soft labels are so near the edge of what is allowed that the order of a sum matters."""
+    """Return whether soft labels are so close to the limit that rounding decides."""
     r = payload.tensors.get("soft_labels")
     if r is None or r.dtype != torch.float32 or r.ndim != 2:
         return False
@@ -103,7 +103,7 @@ def good_condense_alone(payload: Payload) -> bool:
 
 
 def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
-    """Images of some classes, in order, with what a client measured."""
+    """Condensed images of some classes in ascending order, with their measurements."""
     found, given = arrays(payload.tensors, {"classes": torch.int64, "images": torch.uint8}), payload.scalars
     if found is None or found["classes"].ndim != 1:
         return False
@@ -120,7 +120,7 @@ def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
 
 
 def good_model(tensors: Tensors, model: Tensors) -> bool:
-    """Values a network like ``model`` may have."""
+    """Tensors that a network like ``model`` may have."""
     found = arrays(tensors, {name: t.dtype for name, t in model.items()})
     if found is None or any(found[name].shape != tuple(t.shape) for name, t in model.items()):
         return False
@@ -170,7 +170,7 @@ IMAGES = torch.arange(2 * IPC * 16, dtype=torch.uint8).reshape(2, IPC, *TASK.ima
 
 @dataclass(frozen=True)
 class Replies:
-    """What may be replied to ``ask``: by the phase's schema, by a second opinion, and by honest clients."""
+    """A request, honest replies to it, and a second opinion on which replies are good."""
 
     phase: Phase
     ask: Payload
@@ -184,7 +184,7 @@ class Replies:
 
 
 def a_fit(phase: Phase, ask: Payload, tensors: Tensors, *losses: str, server: ServerState = SERVER) -> Replies:
-    """A reply that is a trained model, as most methods have it."""
+    """Replies that are a trained model with losses."""
     honest = Payload(tensors, {"samples": 12, **{f"loss_{name}": 0.25 for name in losses}})
     return Replies(phase, ask, partial(good_fit, model=tensors, losses=losses), (honest,), server)
 
@@ -194,13 +194,14 @@ REPLIES = {
         KNOWLEDGE, Payload(MODEL), good_knowledge, (knowledge_of(), knowledge_of(1, 3), knowledge_of(0, 1, 2, 3))
     ),
     "fedaf condense": Replies(
-        CONDENSE, CONDENSE_ASK, good_condense, (Payload({"classes": OWNED, "images": IMAGES}, MEASURES),)
+        CONDENSE, CONDENSE_ASK, good_condense, (Payload({"classes": OWNED, "images": IMAGES}, MEASURES),), FEDAF_SERVER
     ),
     "feddm condense": Replies(
         CONDENSE_ALONE,
         Payload(MODEL, {"resample_key": 1, "round": 2}),
         good_condense_alone,
         tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, MEASURES_ALONE) for owned in (0, 1, 2)),
+        FEDAF_SERVER,
     ),
     "fedavg fit": a_fit(FIT, Payload(MODEL), MODEL, "ce"),
     "fedprox fit": a_fit(FEDPROX.phases[0], Payload(MODEL), MODEL, "ce", "prox"),
@@ -209,8 +210,12 @@ REPLIES = {
         FEDBN.evaluation, Payload(REST), good_evaluate, (Payload(BATCH_NORM, {"accuracy": 62.5, "samples": 8}),)
     ),
     "moon fit": a_fit(MOON_.phases[0], Payload(MODEL), MODEL, "ce", "con"),
-    "feddyn count": Replies(FEDDYN.phases[0], Payload(), good_count, (Payload(scalars={"samples": 12}),)),
-    "feddyn fit": a_fit(FEDDYN.phases[1], Payload(MODEL, {"mean_samples": 9.5}), MODEL, "ce", "dyn"),
+    "feddyn count": Replies(
+        FEDDYN.phases[0], Payload(), good_count, (Payload(scalars={"samples": 12}),), FEDDYN_SERVER
+    ),
+    "feddyn fit": a_fit(
+        FEDDYN.phases[1], Payload(MODEL, {"mean_samples": 9.5}), MODEL, "ce", "dyn", server=FEDDYN_SERVER
+    ),
     "fedgen fit": a_fit(
         FEDGEN.phases[0],
         FEDGEN.phases[0].ask(FEDGEN_SERVER, "client-0"),

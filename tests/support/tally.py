@@ -1,11 +1,19 @@
 """A small method that keeps client state: each client counts the rounds the server accepted of it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from fedaf.protocol import Client, Engine, Field, Method, Number, Outcome, Payload, Phase, Schema, ServerState
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The sum of all noise the server received."""
+
+    noise: Tensor = field(default_factory=lambda: torch.zeros(3))
 
 
 class Count(Phase):
@@ -25,13 +33,14 @@ class Count(Phase):
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         noise = torch.stack([reply.tensors["noise"] for reply in replies.values()]).sum(0)
-        memory = {"tally": {"noise": server.memory.get("tally", {}).get("noise", torch.zeros(3)) + noise}}
-        return replace(server, memory=memory).with_log(
+        return replace(server, memory=Memory(server.memory.noise + noise)).with_log(
             rounds={client: reply.scalars["rounds"] for client, reply in replies.items()}
         )
 
 
 class Tally(Method):
+    Memory = Memory
+
     @property
     def phases(self) -> tuple[Phase, ...]:
         return (Count(),)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedaf.bench import reference
 from fedaf.bench.timing import Action
-from fedaf.condensation.condenser import Condensation, Job, Objective, Room, condense
+from fedaf.condensation.condenser import Condensation, Objective, condense
+from fedaf.condensation.jobs import Capacity, Job
 from fedaf.condensation.resampling import Blended
 from fedaf.config.settings import ModelTable
 from fedaf.data.pixels import normalise
@@ -77,7 +78,7 @@ class Work:
             for number, classes in enumerate(split)
         ]
         work = Condensation(
-            Room.of(jobs),
+            Capacity.of(jobs),
             Objective(Backbone(model, self.task, self._device), networks),
             options=self.options,
             task=self.task,

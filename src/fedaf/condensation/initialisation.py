@@ -1,4 +1,4 @@
-"""What condensed images start from."""
+"""The initialisation of condensed images."""
 
 import torch
 from torch import Tensor
@@ -7,14 +7,18 @@ from fedaf.condensation.options import FEWEST_IN_A_MEAN, CondensationOptions
 from fedaf.data.pixels import normalise
 from fedaf.protocol import Key, Shard, Task
 
-NO_SOURCE = -1
+NO_SOURCE = -1  # in place of a row
 
 
 def initial_images(
     shard: Shard, classes: list[int], options: CondensationOptions, task: Task, key: Key
 ) -> tuple[Tensor, Tensor]:
-    """Normalised images [classes, ipc, C, H, W], and the rows of the shard each was made from [classes, ipc, n]; where
-    fewer than n were, ``NO_SOURCE`` fills up."""
+    """Make the images that condensation starts from.
+
+    Returns:
+        Normalised images [classes, ipc, C, H, W], and the rows of the shard that each was made from [classes, ipc, n],
+        padded with ``NO_SOURCE``.
+    """
     ipc, generator = options.ipc, key.torch()
     if options.init == "noise":
         images = torch.randn(len(classes), ipc, *task.image_shape, generator=generator)
@@ -24,7 +28,7 @@ def initial_images(
     for i, label in enumerate(classes):
         rows = shard.rows_of(label)
         if options.init == "mean":
-            # of a small class, fewer than named: the mean of all of it would be the same image every time
+            # not all of a small class: then all its means would be the same image
             each = min(options.init_mean_of, max(FEWEST_IN_A_MEAN, len(rows) // 2))
             picks = torch.stack([torch.randperm(len(rows), generator=generator)[:each] for _ in range(ipc)])
         else:

@@ -1,4 +1,4 @@
-"""The networks that images are condensed under: the global model blended with a fresh one, or moved at random."""
+"""The network of each condensation step: the global model blended with a fresh one, or moved at random."""
 
 from typing import Protocol
 
@@ -10,17 +10,20 @@ from fedaf.protocol import Key, Tensors
 
 
 class Networks(Protocol):
-    """One network for each step. Drawing it is apart from computing its weights, which an engine can then repeat."""
+    """One network per step. ``weights`` may run inside a captured CUDA graph; ``draw`` runs before it."""
 
     def draw(self, step: int) -> None:
-        """Choose the network of a step."""
+        """Draw the random numbers of a step."""
 
     def weights(self) -> Tensors:
-        """The weights of the network chosen, computed from tensors that stay where they are."""
+        """Return the weights of the current network, computed from tensors that keep their address."""
 
 
 class Blended:
-    """w <- gamma w + (1 - gamma) w~ for every parameter, w~ fresh at every step; running statistics stay."""
+    """Model re-sampling (Eq. 17): w <- gamma w + (1 - gamma) w~, with fresh parameters w~ at every step.
+
+    Running statistics stay those of w.
+    """
 
     def __init__(self, weights: Tensors, fresh: FreshWeights, key: Key, gamma: float) -> None:
         self._weights, self._fresh, self._key, self._gamma = weights, fresh, key, gamma
@@ -35,7 +38,10 @@ class Blended:
 
 
 class Perturbed:
-    """w <- w + rho g / ||g||, g a new random direction in the space of all parameters; running statistics stay."""
+    """FedDM's perturbation: w <- w + rho g / ||g||, with a new Gaussian direction g at every step.
+
+    Running statistics stay those of w.
+    """
 
     def __init__(self, weights: Tensors, fresh: FreshWeights, key: Key, rho: float) -> None:
         self._weights, self._fresh, self._key, self._rho = weights, fresh, key, rho

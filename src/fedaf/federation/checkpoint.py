@@ -1,7 +1,7 @@
-"""Checkpoints: everything the next round depends on, written so that a kill at any moment leaves a whole one.
+"""Checkpoints: everything the next round depends on, safe against a kill at any moment.
 
-A checkpoint is a folder ``round-N`` that appears under its name only when complete; ``LATEST`` names the newest
-and is replaced atomically.
+A checkpoint is a folder ``round-N``. It gets this name only when it is complete. The file ``LATEST`` names the newest
+checkpoint and is replaced atomically.
 """
 
 import json
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -16,13 +17,21 @@ from torch import Tensor
 
 from fedaf.common.files import write_atomically
 from fedaf.protocol import Key, ServerState, Tensors, UserError, pack, prefixed, select
+from fedaf.protocol.records import from_tensors, to_tensors
 
 LATEST = "LATEST"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """``run`` names the run to its clients for as long as it lives, over resumes too."""
+    """What a run continues from.
+
+    Args:
+        run: Name of the run, by which clients know it, also after a resume.
+        server: The server's state after a round.
+        accepted: For each client, the last round in which its replies were accepted.
+        clients: State of the clients that run in this process, by client.
+    """
 
     run: str
     server: ServerState
@@ -31,14 +40,14 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
-    """Write a checkpoint and forget all but the ``keep`` newest (0 keeps all)."""
+    """Write a checkpoint and delete all but the newest ``keep`` (0 keeps all)."""
     server = checkpoint.server
     name = f"round-{server.round}"
     temporary = folder / f"{name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     write_atomically(temporary / "model.safetensors", pack(server.model))
-    write_atomically(temporary / "server.safetensors", pack(_flatten(server.memory)))
+    write_atomically(temporary / "server.safetensors", pack(to_tensors(server.memory)))
     write_atomically(temporary / "clients.safetensors", pack(_flatten(checkpoint.clients)))
     facts = {
         "run": checkpoint.run,
@@ -47,7 +56,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
         "accepted": dict(checkpoint.accepted),
     }
     write_atomically(temporary / "state.json", json.dumps(facts))
-    shutil.rmtree(folder / name, ignore_errors=True)  # left by a run that was killed before it named it LATEST
+    shutil.rmtree(folder / name, ignore_errors=True)  # exists if a run was killed before it wrote LATEST
     temporary.rename(folder / name)
     write_atomically(folder / LATEST, name)
     if keep:
@@ -55,29 +64,48 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path) -> Checkpoint:
-    """The checkpoint that ``LATEST`` names."""
+def load(folder: Path, memory: type[Any] | None) -> Checkpoint:
+    """Read the checkpoint that ``LATEST`` names.
+
+    Args:
+        folder: The run directory.
+        memory: ``Method.Memory`` of the run's method.
+
+    Raises:
+        UserError: There is no readable checkpoint.
+    """
     try:
         latest = folder / (folder / LATEST).read_text().strip()
         facts = json.loads((latest / "state.json").read_text())
         run = str(facts["run"])
+        kept = safetensors.torch.load_file(latest / "server.safetensors")
         server = ServerState(
             key=Key(int(facts["key"])),
             model=safetensors.torch.load_file(latest / "model.safetensors"),
             round=int(facts["round"]),
-            memory=_unflatten(safetensors.torch.load_file(latest / "server.safetensors")),
+            memory=None if memory is None else from_tensors(memory, kept),
         )
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error}).") from error
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        safetensors.SafetensorError,
+    ) as e:
+        raise UserError(
+            f"{folder} has no checkpoint to resume from ({type(e).__name__}: {e}).", code="FEDAF-RUN-NO-CHECKPOINT"
+        ) from e
     return Checkpoint(run, server, accepted, clients)
 
 
 def _flatten(records: Mapping[str, Tensors]) -> dict[str, Tensor]:
     for record in records:
         if "/" in record:
-            raise ValueError(f"the record {record!r} has a '/' in its name, which separates records from tensors")
+            raise ValueError(f"the name {record!r} contains '/', which separates names of tensors")
     return {name: t for record, tensors in records.items() for name, t in prefixed(f"{record}/", tensors).items()}
 
 

@@ -41,7 +41,7 @@ class Federation:
 
     def resume(self) -> Checkpoint:
         """The state after the last checkpointed round."""
-        found = checkpoint.load(self.directory.path)
+        found = checkpoint.load(self.directory.path, self.method.Memory)
         self.transport.restore(found.clients)
         self.directory.rewind_metrics(found.server.round)
         return found

@@ -1,1 +1,1 @@
-"""One file per paper."""
+"""The methods, one file per paper."""

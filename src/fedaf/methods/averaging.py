@@ -1,5 +1,7 @@
-"""What all methods that average models have in common: local training, what is sent, and the average. A method states
-what differs: a term of the loss, what a client keeps, a step of the server."""
+"""The common part of all methods that average models: local training, the messages, and the average.
+
+A method overrides what differs: a term of the loss, what a client keeps, a step on the server.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,20 +35,23 @@ MOST_SAMPLES = 1 << 40
 
 
 class AveragingOptions(Options):
-    local_epochs: int = Option(10, ge=1, description="epochs of local training a round")
+    local_epochs: int = Option(10, ge=1, description="epochs of local training per round")
     batch_size: int = Option(64, ge=2, description="batch size of local training")
     lr: float = Option(0.01, gt=0, description="learning rate of local training")
     momentum: float = Option(0.9, ge=0, lt=1, description="momentum of local training")
 
 
 class Fit(Phase):
-    """Down: the global model. Up: the model after local training, the number of samples, the terms of the loss."""
+    """Train locally.
+
+    Down: the global model. Up: the trained model, the number of samples, and the unweighted terms of the loss.
+    """
 
     name = "fit"
-    #: The terms of the loss by their names in the log; those that may be negative are ``signed``.
-    terms: ClassVar[tuple[str, ...]] = ("ce",)
+    #: Names of the loss terms, and of those among them that may be negative.
+    loss_names: ClassVar[tuple[str, ...]] = ("ce",)
     signed: ClassVar[tuple[str, ...]] = ()
-    #: Gradients are clipped to this norm.
+    #: Norm to clip gradients to.
     clip: ClassVar[float | None] = None
 
     def __init__(self, method: "AveragingMethod") -> None:
@@ -56,30 +61,31 @@ class Fit(Phase):
         return Payload(server.model)
 
     def weights(self, ask: Payload) -> Tensors:
-        """Of what was sent, the tensors of the model: those that a client sends back after training."""
+        """Return the tensors of a request that belong to the model; clients send the same ones back."""
         return ask.tensors
 
     def load(self, model: nn.Module, ask: Payload, client: Client) -> None:
-        """Where local training starts."""
+        """Load the weights that local training starts from."""
         model.load_state_dict(self.weights(ask))
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss | None:
-        """What a client minimises; cross-entropy unless a method says otherwise. The model is on the device."""
+        """Return the loss of local training; ``None`` is cross-entropy. The model is already on the device."""
         return None
 
     def keep(self, model: nn.Module, ask: Payload, client: Client) -> Tensors | None:
-        """What a client keeps for its next participation, from the model as trained."""
+        """Return what a client keeps for its next participation, from the trained model."""
         return None
 
     def extra_fields(self) -> Mapping[str, Field]:
-        """What a client sends beside the model."""
+        """Return the schema of the additional tensors in ``extra``."""
         return {}
 
     def extra(self, client: Client) -> Tensors:
+        """Return tensors that a client sends in addition to the model."""
         return {}
 
     def schema(self, ask: Payload) -> Schema:
-        losses = {f"loss_{term}": Number(float, -math.inf if term in self.signed else 0) for term in self.terms}
+        losses = {f"loss_{name}": Number(float, -math.inf if name in self.signed else 0) for name in self.loss_names}
         fields = {**like(self.weights(ask)), **self.extra_fields()}
         return Schema(fields, {"samples": Number(int, 0, MOST_SAMPLES), **losses})
 
@@ -103,28 +109,29 @@ class Fit(Phase):
         )
         trained = model.state_dict()
         tensors = {**{name: trained[name] for name in self.weights(ask)}, **self.extra(client)}
-        scalars = {"samples": len(client.shard), **{f"loss_{term}": losses.get(term, 0.0) for term in self.terms}}
+        scalars = {"samples": len(client.shard), **{f"loss_{name}": losses.get(name, 0.0) for name in self.loss_names}}
         return Outcome(Payload(tensors, scalars), state=self.keep(model, ask, client))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         return self.combine(server, replies).with_log(losses=self.mean_losses(replies))
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        """w = sum_k (n_k / n) w_k, running statistics included."""
+        """Average the models: w = sum_k (n_k / n) w_k, including running statistics."""
         models = {name: {n: reply.tensors[n] for n in server.model} for name, reply in replies.items()}
         return replace(server, model=weighted_average(models, samples_of(replies)))
 
     def mean_losses(self, replies: Mapping[str, Payload]) -> dict[str, float]:
+        """Average the clients' loss terms, weighted by samples."""
         samples = samples_of(replies)
         total = sum(samples.values()) or 1.0
         return {
-            term: sum(float(r.scalars[f"loss_{term}"]) * samples[name] for name, r in replies.items()) / total
-            for term in self.terms
+            loss: sum(float(r.scalars[f"loss_{loss}"]) * samples[name] for name, r in replies.items()) / total
+            for loss in self.loss_names
         }
 
 
 class AveragingMethod(Method):
-    """A method whose clients send models. ``options`` are ``AveragingOptions`` or derived from them."""
+    """A method whose clients send models. Its options derive from ``AveragingOptions``."""
 
     Options = AveragingOptions
     family = "averaging"
@@ -143,13 +150,13 @@ class AveragingMethod(Method):
 
 
 def samples_of(replies: Mapping[str, Payload]) -> dict[str, float]:
-    """n_k by client; one each where nobody has any."""
+    """Return n_k by client; 1 for all if no client has any samples."""
     samples = {name: float(reply.scalars["samples"]) for name, reply in replies.items()}
     return samples if any(samples.values()) else dict.fromkeys(samples, 1.0)
 
 
 def weighted_average(models: Mapping[str, Tensors], weights: Mapping[str, float]) -> dict[str, Tensor]:
-    """sum_k (n_k / n) w_k by name; whole numbers are rounded to whole numbers."""
+    """Return sum_k (n_k / n) w_k for every tensor; integer tensors are rounded."""
     total = sum(weights.values())
 
     def average(name: str) -> Tensor:
@@ -161,6 +168,8 @@ def weighted_average(models: Mapping[str, Tensors], weights: Mapping[str, float]
 
 
 def parameters_of(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:
-    """Of the tensors of a model, its trainable parameters, where and how those of ``model`` lie in memory: sums over
-    another layout, such as a checkpoint's, would be rounded otherwise."""
+    """Return the trainable parameters among a model's tensors, on the device and in the memory layout of ``model``.
+
+    Sums over another layout, such as a checkpoint's, would be rounded differently.
+    """
     return {name: torch.empty_like(p).copy_(tensors[name]) for name, p in model.named_parameters()}

@@ -1,18 +1,23 @@
-"""What all methods that condense have in common: who condenses what, the exchange of condensed images, and a server
-that trains the model on them. A method adds the networks of its steps, and whatever else guides the images."""
+"""The common part of all methods that condense.
+
+It covers which client condenses which classes, the exchange of condensed images, and a server that trains the model on
+them. A method adds the networks of the condensation steps and the terms of the image loss.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from fedaf.condensation.condenser import Condensed, Job, Objective, condense
+from fedaf.condensation.condenser import Condensed, Objective, condense
 from fedaf.condensation.initialisation import initial_images
+from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
+from fedaf.condensation.terms import Term, features_distance
 from fedaf.data.pixels import to_uint8
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
@@ -38,48 +43,69 @@ from fedaf.protocol import (
 )
 from fedaf.training.fit import Loss, fit
 
-_CONDENSED = "condensed:"  # one record of server memory for each client
+_GRADIENT_RATIO = "gradient_ratio"
+
+
+@dataclass(frozen=True)
+class CondensedRecord:
+    """The last accepted images of one client: classes int64 [m], images uint8 [m, ipc, C, H, W], and their round."""
+
+    classes: Tensor
+    images: Tensor
+    round: int
+
+
+@dataclass(frozen=True)
+class CondensedMemory:
+    """The images in use, by client."""
+
+    condensed: Mapping[str, CondensedRecord] = field(default_factory=dict)
 
 
 class CondensePhase(Phase):
-    """Up: the condensed images as uint8, and the copy audit. Down: what guides them, and a key of the random networks
-    that all clients of a round share."""
+    """Condense the clients' data.
+
+    Down: whatever guides the images, and the key of the random networks that all clients of a round share.
+    Up: the condensed images as uint8, the losses of the last step, and the copy audit.
+    """
 
     name = "condense"
-    #: What a client measures at its last step and reports: fields of ``Condensed``.
-    measures: ClassVar[tuple[str, ...]] = ("loss_dm",)
+    #: The term whose gradient, relative to the first term's, clients report; ``None``: no ratio is reported.
+    ratio_of: ClassVar[str | None] = None
 
     def __init__(self, method: "CondensingMethod") -> None:
         self.method = method
 
     @abstractmethod
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        """Must have the scalar ``resample_key``, that of ``resample_key(server)``."""
+        """Return the request; it must have the scalar ``resample_key``, the value of ``resample_key(server)``."""
 
     @abstractmethod
     def global_model(self, ask: Payload, client: Client) -> Tensors:
-        """The weights the server sent in this round."""
+        """Return the weights that the server sent in this round."""
 
     @abstractmethod
     def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
-        """The network of each step."""
+        """Return the networks of all steps."""
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of the image loss."""
+        return (Term("dm", features_distance),)
 
     def classes_asked(self, ask: Payload) -> Tensor | None:
-        """The classes the server asks for, where it knows; else the client says which it condenses."""
+        """Return the classes the server asks for, or ``None`` if the client decides."""
         return None
 
     def targets(self, ask: Payload) -> Tensor | None:
-        """The peers' mean logits of the client's classes, where they guide the images."""
+        """Return the mean logits v_c of the client's classes, for terms that need them."""
         return None
 
     @property
-    def lambda_loc(self) -> float:
-        """The weight of the distance to ``targets``."""
-        return 0.0
-
-    @property
-    def match_logits(self) -> bool:
-        return False
+    def _measurements(self) -> tuple[str, ...]:
+        """The scalars that clients measure at the last step and report."""
+        losses = tuple(f"loss_{term.name}" for term in self.terms)
+        return losses if self.ratio_of is None else (*losses, _GRADIENT_RATIO)
 
     def schema(self, ask: Payload) -> Schema:
         task, asked = self.method.task, self.classes_asked(ask)
@@ -88,7 +114,7 @@ class CondensePhase(Phase):
                 "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, equals=asked),
                 "images": Field(torch.uint8, ("owned", self.method.options.ipc, *task.image_shape)),
             },
-            {**{name: Number(float, 0) for name in self.measures}, **AUDIT_SCALARS},
+            {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS},
             lengths={"owned": (0, task.num_classes) if asked is None else (len(asked), len(asked))},
             checks=(ascending_classes,),
         )
@@ -112,11 +138,15 @@ class CondensePhase(Phase):
             yield self._outcome(client, job, sources, result, engine)
 
     def _job(self, ask: Payload, client: Client) -> tuple[Job, Tensor]:
+        """Return a client's job and the rows of its data that each start image was made from."""
         method, options = self.method, self.method.options
         classes = method.condensed_classes(client.shard.counts)
         asked, kept = self.classes_asked(ask), client.state.get("classes")
         if asked is not None and asked.tolist() != classes:
-            raise Refused("the server asks for other classes than this client condenses")
+            raise Refused(
+                f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}",
+                code="FEDAF-CONDENSE-CLASSES",
+            )
         if options.continue_images and kept is not None and kept.tolist() == classes:
             images, sources = client.state["images"], client.state["sources"]
         else:
@@ -126,7 +156,7 @@ class CondensePhase(Phase):
     def _condense(
         self, jobs: Sequence[Job], asks: Sequence[Payload], clients: Sequence[Client], key: Key, engine: Engine
     ) -> Iterator[Condensed]:
-        """Condense jobs that share one global model, that of the first client, and one network at each step."""
+        """Condense jobs that share the first client's global model and one network per step."""
         method = self.method
         model = method.build_model(key)
         model.load_state_dict(self.global_model(asks[0], clients[0]))
@@ -134,8 +164,7 @@ class CondensePhase(Phase):
         objective = Objective(
             Backbone(model, method.task, engine.device, method.classifier),
             self.networks(asks[0], weights, fresh, key),
-            self.lambda_loc,
-            self.match_logits,
+            self.terms,
         )
         return condense(jobs, objective, options=method.options, task=method.task, engine=engine)
 
@@ -143,52 +172,53 @@ class CondensePhase(Phase):
         task = self.method.task
         shared = to_uint8(result.images, task.mean, task.std)
         classes = torch.tensor(job.classes, dtype=torch.int64)
-        scalars = {
-            **{name: getattr(result, name) for name in self.measures},
-            **copy_audit(shared, sources, client.shard, job.classes, client.key.derive("audit"), engine.device),
-        }
+        scalars = {f"loss_{name}": loss for name, loss in result.losses.items()}
+        if self.ratio_of is not None:
+            scalars[_GRADIENT_RATIO] = result.gradient_ratios[self.ratio_of]
+        scalars |= copy_audit(shared, sources, client.shard, job.classes, client.key.derive("audit"), engine.device)
         state = {"classes": classes, "images": result.images, "sources": sources}
         sent = shared.shape[0] * shared.shape[1]
         return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        """Replace the images of the clients that replied, and drop images older than ``max_staleness`` rounds."""
         oldest = server.round - self.method.options.max_staleness
-        memory = {
-            name: record
-            for name, record in server.memory.items()
-            if not name.startswith(_CONDENSED) or int(record["round"]) >= oldest
-        }
+        memory: CondensedMemory = server.memory
+        condensed = {name: record for name, record in memory.condensed.items() if record.round >= oldest}
         for name, reply in replies.items():
-            memory[_CONDENSED + name] = {**reply.tensors, "round": torch.tensor(server.round)}
+            condensed[name] = CondensedRecord(reply.tensors["classes"], reply.tensors["images"], server.round)
         measured: list[Mapping[str, Any]] = [r.scalars for r in replies.values() if len(r.tensors["classes"])]
-        means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self.measures}
-        return replace(server, memory=memory).with_log(**self.log(means), copy_audit=pool_audits(measured))
-
-    def log(self, means: Mapping[str, float]) -> dict[str, Any]:
-        """What the log says of the clients' measures."""
-        return {"losses": {"dm": means["loss_dm"]}}
+        means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self._measurements}
+        log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
+        if self.ratio_of is not None:
+            log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
+        return replace(server, memory=replace(memory, condensed=condensed)).with_log(
+            **log, copy_audit=pool_audits(measured)
+        )
 
 
 class CondensingMethod(Method):
-    """A method whose clients share condensed images. ``options`` are ``CondensationOptions`` or derived from them."""
+    """A method whose clients share condensed images. Its options derive from ``CondensationOptions``."""
 
     Options = CondensationOptions
+    Memory = CondensedMemory
     family = "condensing"
 
     def condensed_classes(self, counts: Sequence[int]) -> list[int]:
-        """The classes a client with these samples condenses, and speaks for."""
+        """Return the classes that a client with these samples per class condenses, and for which it sends knowledge."""
         return [label for label, count in enumerate(counts) if count >= self.options.threshold]
 
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:
         if not any(self.condensed_classes(of_client) for of_client in counts.values()):
             most = max(max(of_client) for of_client in counts.values())
             raise UserError(
-                f"with ipc {self.options.ipc} a client condenses a class from {self.options.threshold} samples on, but "
-                f"no client holds more than {most} of any class; lower method.{self.options.binding}."
+                f"no client can condense any class: ipc {self.options.ipc} needs at least {self.options.threshold} "
+                f"samples of a class, but no client has more than {most}; lower method.{self.options.binding}.",
+                code="FEDAF-CONDENSE-NO-CLASS",
             )
 
     def server_loss(self, model: nn.Module, server: ServerState, engine: Engine) -> Loss | None:
-        """What the server minimises; cross-entropy unless a method says otherwise."""
+        """Return the loss of server training; ``None`` is cross-entropy."""
         return None
 
     def finish(self, server: ServerState, engine: Engine) -> ServerState:
@@ -214,17 +244,17 @@ class CondensingMethod(Method):
         return server.with_log(losses={**server.log.get("losses", {}), **losses})
 
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
-        """Images and labels of all clients whose images are in use."""
-        records = [record for _, record in sorted(_condensed(server).items())]
-        images = torch.cat([record["images"].flatten(0, 1) for record in records])
-        labels = torch.cat([record["classes"].repeat_interleave(self.options.ipc) for record in records])
+        """Return S, the condensed images of all clients, and their labels."""
+        records = [record for _, record in sorted(server.memory.condensed.items())]
+        images = torch.cat([record.images.flatten(0, 1) for record in records])
+        labels = torch.cat([record.classes.repeat_interleave(self.options.ipc) for record in records])
         return images, labels
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         return {
-            client: Exhibit(record["classes"].tolist(), record["images"])
-            for client, record in _condensed(server).items()
-            if len(record["classes"])
+            client: Exhibit(record.classes.tolist(), record.images)
+            for client, record in server.memory.condensed.items()
+            if len(record.classes)
         }
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
@@ -246,17 +276,11 @@ class CondensingMethod(Method):
 
 
 def resample_key(server: ServerState) -> int:
-    """The seed of this round's random networks, shared by all clients; it tells nothing of other draws."""
+    """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
 
 
 def ascending_classes(tensors: Tensors) -> None:
+    """Refuse a reply whose classes are not strictly ascending."""
     if bool((tensors["classes"].diff() <= 0).any()):
-        raise Refused("classes must be in ascending order, each once")
-
-
-def _condensed(server: ServerState) -> dict[str, Tensors]:
-    """The last accepted images of each client."""
-    return {
-        name.removeprefix(_CONDENSED): record for name, record in server.memory.items() if name.startswith(_CONDENSED)
-    }
+        raise Refused("classes must be in ascending order without repeats", code="FEDAF-REPLY-CLASSES")

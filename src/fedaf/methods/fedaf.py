@@ -1,13 +1,19 @@
 """FedAF: Wang et al., "An Aggregation-Free Federated Learning for Tackling Data Heterogeneity" (CVPR 2024).
 
-Clients tell the server class-wise mean logits and soft labels (phase ``knowledge``), then condense their data with
-the peers' mean logits as a guide (phase ``condense``); the server trains the model on the condensed images, held
-to the clients' soft labels. Equations are named in ``fedaf.condensation``.
+In each round:
+
+1. Phase ``knowledge``: clients send class-wise mean logits V_k and soft labels R_k; the server averages them.
+2. Phase ``condense``: clients condense their data, guided by the averaged mean logits V (collaborative data
+   condensation, CDC).
+3. The server trains the model on all condensed images, guided by the averaged soft labels R (local-global knowledge
+   matching, LGKM).
+
+Equation numbers are the paper's. The formulas are in ``fedaf.condensation``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +23,7 @@ from torch import Tensor, nn
 from fedaf.condensation.knowledge import average_over_owners, knowledge_matching, mean_logits, soft_labels
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended, Networks
+from fedaf.condensation.terms import Term, features_distance, targets_distance
 from fedaf.data.pixels import normalise
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, ascending_classes, resample_key
 from fedaf.models.weights import FreshWeights
@@ -35,25 +42,44 @@ from fedaf.protocol import (
     Workload,
 )
 from fedaf.training.evaluate import predict
-from fedaf.training.fit import Loss
+from fedaf.training.fit import Loss, Weighted
 
-_LARGEST_LOGIT = 1e4  # one client's absurd logit would steer all its peers
+_LARGEST_LOGIT = 1e4  # limits how far one client can move the average that all others follow
 
 
 class FedAFOptions(CondensationOptions):
-    gamma: float = Option(0.9, ge=0, le=1, description="re-sampling: w <- gamma w + (1 - gamma) w~ at every step")
-    temperature: float = Option(2.0, gt=0, description="tau of the soft labels")
+    gamma: float = Option(0.9, ge=0, le=1, description="model re-sampling: w <- gamma w + (1 - gamma) w~ at every step")
+    temperature: float = Option(2.0, gt=0, description="temperature tau of the soft labels")
     cdc: bool = Option(True, description="collaborative data condensation; false is the paper's 'w/o CDC'")
-    lambda_loc: float = Option(1e-4, ge=0, description="weight of CDC's sliced Wasserstein distance")
+    lambda_loc: float = Option(1e-4, ge=0, description="weight of the CDC loss, a sliced Wasserstein distance")
     lgkm: bool = Option(True, description="local-global knowledge matching; false is the paper's 'w/o LGKM'")
-    lambda_glob: float = Option(0.01, ge=0, description="weight of LGKM in server training")
+    lambda_glob: float = Option(0.01, ge=0, description="weight of the LGKM loss in server training")
     lgkm_from_round: int = Option(2, ge=1, description="first round with LGKM; soft labels of round 1 are noise")
-    lgkm_reduction: Literal["mean", "sum"] = Option("mean", description="over the classes present")
-    lgkm_students: Literal["batch", "all"] = Option("batch", description="what T is taken of: mini-batch, or all of S")
+    lgkm_reduction: Literal["mean", "sum"] = Option("mean", description="reduction of the LGKM loss over classes")
+    lgkm_students: Literal["batch", "all"] = Option(
+        "batch", description="compute the soft labels T on each mini-batch, or on all condensed data"
+    )
+
+
+@dataclass(frozen=True)
+class GlobalKnowledge:
+    """What the server learned in phase ``knowledge``.
+
+    Args:
+        classes: The classes that each client condenses, by client.
+        v: Averaged mean logits v_c (Eq. 8), [classes, classes].
+        r: Averaged soft labels r_c (Eq. 12), [classes, classes].
+        known: Mask of the classes that any client condenses; the other rows of ``v`` and ``r`` are zero.
+    """
+
+    classes: Mapping[str, Tensor]
+    v: Tensor
+    r: Tensor
+    known: Tensor
 
 
 class Knowledge(Phase):
-    """Up: V_k and R_k of the classes the client condenses. Down: the global model."""
+    """Down: the global model. Up: V_k and R_k of the classes the client condenses."""
 
     name = "knowledge"
 
@@ -79,7 +105,7 @@ class Knowledge(Phase):
         return next(iter(self.work([ask], [client], engine)))
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
-        model = self.method.build_model(Key(0))  # once: making a network takes longer than asking it
+        model = self.method.build_model(Key(0))  # once for all: building takes longer than the forward pass
         for ask, client in zip(asks, clients, strict=True):
             model.load_state_dict(ask.tensors)
             yield self._outcome(model, ask, client, engine)
@@ -98,24 +124,27 @@ class Knowledge(Phase):
         return Outcome(Payload(reply), scratch=ask.tensors)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        """Average V_k and R_k by class."""
         shared = [reply.tensors for reply in replies.values()]
-        classes = self.method.task.num_classes
-        v, known = average_over_owners([(s["classes"], s["mean_logits"]) for s in shared], classes)
-        r, _ = average_over_owners([(s["classes"], s["soft_labels"]) for s in shared], classes)
-        owned = {f"owned:{name}": reply.tensors["classes"] for name, reply in replies.items()}
-        return replace(server, scratch={**owned, "v": v, "r": r, "known": known})
+        num_classes = self.method.task.num_classes
+        v, known = average_over_owners([(s["classes"], s["mean_logits"]) for s in shared], num_classes)
+        r, _ = average_over_owners([(s["classes"], s["soft_labels"]) for s in shared], num_classes)
+        classes = {name: reply.tensors["classes"] for name, reply in replies.items()}
+        return replace(server, scratch=GlobalKnowledge(classes, v, r, known))
 
 
 class Condense(CondensePhase):
-    """Down: the peers' mean logits of the client's classes; the global model is already there, as scratch of the phase
-    before."""
+    """Minimise L_loc = L_DM + lambda_loc * L_CDC (Eq. 10).
 
-    measures = ("loss_dm", "loss_cdc", "gradient_ratio")
+    Down: the rows of V for the client's classes. The client still has the global model, as scratch of ``knowledge``.
+    """
+
+    ratio_of = "cdc"
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        classes = server.scratch[f"owned:{client_id}"]
-        guide = {"classes": classes, "v": server.scratch["v"][classes]}
-        return Payload(guide, {"resample_key": resample_key(server)})
+        knowledge: GlobalKnowledge = server.scratch
+        classes = knowledge.classes[client_id]
+        return Payload({"classes": classes, "v": knowledge.v[classes]}, {"resample_key": resample_key(server)})
 
     def classes_asked(self, ask: Payload) -> Tensor:
         return ask.tensors["classes"]
@@ -126,22 +155,21 @@ class Condense(CondensePhase):
     def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
         return Blended(weights, fresh, key, self.method.options.gamma)
 
-    def targets(self, ask: Payload) -> Tensor | None:
-        return ask.tensors["v"] if self.method.options.cdc else None
+    def targets(self, ask: Payload) -> Tensor:
+        return ask.tensors["v"]
 
     @property
-    def lambda_loc(self) -> float:
-        return float(self.method.options.lambda_loc)
-
-    def log(self, means: Mapping[str, float]) -> dict[str, Any]:
-        losses = {"dm": means["loss_dm"], "cdc": means["loss_cdc"]}
-        return {"losses": losses, "cdc_to_dm_gradient": means["gradient_ratio"]}
+    def terms(self) -> tuple[Term, ...]:
+        options = self.method.options
+        lambda_loc = options.lambda_loc if options.cdc else None
+        return (Term("dm", features_distance), Term("cdc", targets_distance, lambda_loc))
 
 
 class FedAF(CondensingMethod):
-    """The server's loss is L_glob = L_CE + lambda_glob * L_LGKM."""
+    """The server minimises L_glob = L_CE + lambda_glob * L_LGKM (Eq. 14)."""
 
     Options = FedAFOptions
+    title = "FedAF"
     family = "fedaf"
 
     @property
@@ -149,32 +177,28 @@ class FedAF(CondensingMethod):
         return (Knowledge(self), Condense(self))
 
     def server_loss(self, model: nn.Module, server: ServerState, engine: Engine) -> Loss | None:
-        options, classes = self.options, self.task.num_classes
+        options, task = self.options, self.task
         if not options.lgkm or options.lambda_glob == 0 or server.round < options.lgkm_from_round:
             return None
-        known = server.scratch["known"].to(engine.device)
-        log_r = server.scratch["r"].to(engine.device).clamp(min=torch.finfo(torch.float32).tiny).log()
-        everything = [t.to(engine.device) for t in self.condensed_data(server)]
+        knowledge: GlobalKnowledge = server.scratch
+        known = knowledge.known.to(engine.device)
+        log_r = knowledge.r.to(engine.device).clamp(min=torch.finfo(torch.float32).tiny).log()
+        everything: list[Tensor] = []
+        if options.lgkm_students == "all":
+            everything = [t.to(engine.device) for t in self.condensed_data(server)]
 
-        def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor | Weighted]:
             logits = model(images)
             ce = F.cross_entropy(logits, labels)
-            if options.lgkm_students == "all":
-                labels = everything[1]
-                logits = model(normalise(everything[0], self.task.mean, self.task.std))
-            v, counts = mean_logits(logits, labels, classes)
+            if everything:
+                images, labels = everything
+                logits = model(normalise(images, task.mean, task.std))
+            v, counts = mean_logits(logits, labels, task.num_classes)
             log_t = torch.log_softmax(v / options.temperature, dim=-1)
             lgkm = knowledge_matching(log_r, log_t, known & (counts > 0), reduction=options.lgkm_reduction)
-            return {"ce": ce, "lgkm": options.lambda_glob * lgkm}
+            return {"ce": ce, "lgkm": Weighted(lgkm, options.lambda_glob)}
 
         return loss
-
-    def finish(self, server: ServerState, engine: Engine) -> ServerState:
-        server = super().finish(server, engine)
-        losses = dict(server.log["losses"])
-        if "lgkm" in losses:
-            losses["lgkm"] /= self.options.lambda_glob  # logged as it is, like CDC, not as it is weighted
-        return server.with_log(losses=losses)
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         condensing = super().workload(counts)
@@ -184,4 +208,4 @@ class FedAF(CondensingMethod):
 
 def _rows_are_distributions(tensors: Tensors) -> None:
     if bool(((tensors["soft_labels"].sum(1) - 1).abs() > 1e-3).any()):
-        raise Refused("soft_labels must have rows that sum to 1")
+        raise Refused("every row of soft_labels must sum to 1", code="FEDAF-REPLY-SOFT-LABELS")

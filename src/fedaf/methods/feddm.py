@@ -1,15 +1,16 @@
 """FedDM: Xiong et al., "FedDM: Iterative Distribution Matching for Communication-Efficient Federated Learning"
 (CVPR 2023), as the baseline of the FedAF paper.
 
-Of FedAF it lacks what peers tell each other: there is no knowledge phase, the images follow distribution matching
-alone, and the server trains with cross-entropy alone. The networks of its steps are the global model moved a distance
-rho in a random direction, in round 1 fresh random ones; image gradients are clipped.
+Unlike FedAF, clients share no knowledge: images are condensed with distribution matching only, and the server trains
+with cross-entropy only. The network of a step is the global model, moved by a distance rho in a random direction; in
+round 1 it is a fresh random network. Image gradients are clipped.
 """
 
 from pydantic import Field as Option
 
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended, Networks, Perturbed
+from fedaf.condensation.terms import Term, features_and_logits_distance
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, resample_key
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
@@ -18,11 +19,11 @@ from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
 class FedDMOptions(CondensationOptions):
     image_clip: float | None = Option(2.0, gt=0, description="clip each client's image gradient to this norm")
     rho: float = Option(5.0, ge=0, description="distance of a step's network from the global model")
-    match_logits: bool = Option(False, description="match the means of logits too, beside those of features")
+    match_logits: bool = Option(False, description="match mean logits in addition to mean features")
 
 
 class Condense(CondensePhase):
-    """Down: the global model. The client says which classes it condensed."""
+    """Down: the global model. The client decides which classes it condenses."""
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
         return Payload(server.model, {"resample_key": resample_key(server), "round": server.round})
@@ -31,17 +32,20 @@ class Condense(CondensePhase):
         return ask.tensors
 
     def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
-        if ask.scalars["round"] == 1:  # the first model is as random as a fresh one, but always the same
+        if ask.scalars["round"] == 1:  # the first model is random too, but the same at every step
             return Blended(weights, fresh, key, gamma=0)
         return Perturbed(weights, fresh, key, self.method.options.rho)
 
     @property
-    def match_logits(self) -> bool:
-        return bool(self.method.options.match_logits)
+    def terms(self) -> tuple[Term, ...]:
+        if self.method.options.match_logits:
+            return (Term("dm", features_and_logits_distance, real_logits=True),)
+        return super().terms
 
 
 class FedDM(CondensingMethod):
     Options = FedDMOptions
+    title = "FedDM"
 
     @property
     def phases(self) -> tuple[Phase, ...]:

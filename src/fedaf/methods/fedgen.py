@@ -1,11 +1,11 @@
 """FedGen: Zhu et al., "Data-Free Knowledge Distillation for Heterogeneous Federated Learning" (ICML 2021).
 
-The server learns a generator of features by class from the clients' classifiers; clients train on what it generates
-beside their own data. The average is FedAvg's.
+The server trains a generator of features per class on the clients' classifiers. Clients train on generated features in
+addition to their own data. Models are averaged as in FedAvg.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -32,26 +32,42 @@ from fedaf.protocol import (
     select,
     to_cpu,
 )
-from fedaf.training.fit import Loss
+from fedaf.protocol.records import formerly
+from fedaf.training.fit import Loss, Weighted
 
-_GENERATOR, _LABELS = "generator", "labels"  # records of server memory
-_MODEL, _COUNTS = "model/", "label_counts"
+_MODEL, _GENERATOR, _LABELS, _COUNTS = "model/", "generator/", "labels", "label_counts"  # names in messages
 
 
 class FedGenOptions(AveragingOptions):
     noise_dim: int = Option(64, ge=1, description="length of the generator's noise")
     hidden_dim: int = Option(512, ge=1, description="hidden width of the generator")
-    generator_steps: int = Option(50, ge=0, description="Adam steps of the generator a round")
-    generator_batch: int = Option(32, ge=2, description="generated samples in a step, on the server and on clients")
+    generator_steps: int = Option(50, ge=0, description="Adam steps of the generator per round")
+    generator_batch: int = Option(32, ge=2, description="generated samples per step, on the server and on clients")
     generator_lr: float = Option(3e-4, gt=0, description="learning rate of the generator")
     generator_decay: float = Option(1e-2, ge=0, description="weight decay of the generator")
     diversity: float = Option(1.0, ge=0, description="weight of the generator's diversity loss")
     weight: float = Option(10.0, ge=0, description="weight of both generated terms in local training")
-    weight_decay_rate: float = Option(0.98, gt=0, le=1, description="factor on that weight a round")
+    weight_decay_rate: float = Option(0.98, gt=0, le=1, description="factor on that weight per round")
+
+
+@dataclass(frozen=True)
+class FedGenMemory:
+    """What the server keeps: the generator's tensors, and the labels that any client ever had, int64."""
+
+    generator: Tensors
+    labels: Tensor = field(metadata=formerly("labels/labels"))
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """One client's classifier, and its number of samples per class."""
+
+    head: Tensors
+    counts: Tensor
 
 
 class Generator(nn.Module):
-    """Features of a class from noise: [noise, one-hot y] to the input of the model's classifier."""
+    """Generator of features of a class: from [noise, one-hot label] to the input of the model's classifier."""
 
     def __init__(self, noise: int, classes: int, hidden: int, features: int) -> None:
         super().__init__()
@@ -66,20 +82,23 @@ class Generator(nn.Module):
 
 
 def label_weights(counts: Sequence[Tensor]) -> Tensor:
-    """w_ky = count_k(y) / sum_k count_k(y), [clients, classes]; zero for labels nobody holds."""
+    """Return w_ky = count_k(y) / sum_k count_k(y), [clients, classes]; zero for labels that no client has."""
     table = torch.stack([c.double() for c in counts])
     return (table / table.sum(0).clamp(min=1)).float()
 
 
 def teacher_loss(logits: Sequence[Tensor], labels: Tensor, weights: Tensor) -> Tensor:
-    """Mean over the batch of sum_k w_ky CE(head_k(G), y): each sample has the weights of its own label."""
+    """Return the mean over the batch of sum_k w_ky CE(head_k(G), y), with the weights of each sample's label."""
     losses = [F.cross_entropy(of_client, labels, reduction="none") for of_client in logits]
     return (torch.stack(losses) * weights[:, labels]).sum(0).mean()
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """exp(mean over pairs of -||eps_i - eps_j||^2 |z_i - z_j|_1): small where other noise gives other features. Both
-    distances are means over their dimensions, as in the authors' code: sums would leave no gradient."""
+    """Return exp(mean over pairs of -||eps_i - eps_j||^2 |z_i - z_j|_1): small if different noise gives different
+    features.
+
+    Both distances are means over their dimensions, as in the authors' code; sums would make the gradient vanish.
+    """
     apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(-1)
     gap = (features.unsqueeze(0) - features.unsqueeze(1)).abs().mean(-1)
     return torch.exp(-(apart * gap).mean())
@@ -88,13 +107,13 @@ def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
 class Fit(averaging.Fit):
     """Down: the global model, the generator, and the labels it knows. Up: the trained model, and counts by class."""
 
-    terms = ("ce", "generated", "distilled")
+    loss_names = ("ce", "generated", "distilled")
     method: "FedGen"
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        generator = prefixed(f"{_GENERATOR}/", server.memory[_GENERATOR])
-        labels = {_LABELS: server.memory[_LABELS][_LABELS]}
-        return Payload({**prefixed(_MODEL, server.model), **generator, **labels}, {"round": server.round})
+        memory: FedGenMemory = server.memory
+        model, generator = prefixed(_MODEL, server.model), prefixed(_GENERATOR, memory.generator)
+        return Payload({**model, **generator, _LABELS: memory.labels}, {"round": server.round})
 
     def weights(self, ask: Payload) -> Tensors:
         return select(ask.tensors, _MODEL)
@@ -112,7 +131,7 @@ class Fit(averaging.Fit):
         method, options = self.method, self.method.options
         head = model.get_submodule(method.head)
         generator = method.generator(Key(0))
-        generator.load_state_dict(select(ask.tensors, f"{_GENERATOR}/"))
+        generator.load_state_dict(select(ask.tensors, _GENERATOR))
         generator.to(engine.device).eval().requires_grad_(False)
         weight = options.weight * options.weight_decay_rate ** int(ask.scalars["round"])
 
@@ -121,7 +140,7 @@ class Fit(averaging.Fit):
             features: Tensor = generator(noise, labels)
             return features
 
-        def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor | Weighted]:
             logits = model(images)
             picks = torch.randint(len(known), (options.generator_batch,), device=engine.device)
             generated = F.cross_entropy(head(generate(known[picks])), known[picks])
@@ -130,92 +149,89 @@ class Fit(averaging.Fit):
             distilled = F.kl_div(torch.log_softmax(logits, 1), teacher, reduction="batchmean")
             return {
                 "ce": F.cross_entropy(logits, labels),
-                "generated": weight * options.generator_batch / options.batch_size * generated,
-                "distilled": weight * distilled,
+                "generated": Weighted(generated, weight * options.generator_batch / options.batch_size),
+                "distilled": Weighted(distilled, weight),
             }
 
         return loss
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        server = super().combine(server, replies)
         head = f"{self.method.head}."
-        scratch: dict[str, Tensor] = {}
-        for number, reply in enumerate(replies.values()):
-            scratch |= prefixed(f"{number}/", {**select(reply.tensors, head), _COUNTS: reply.tensors[_COUNTS]})
-        return replace(server, scratch=scratch)
+        teachers = [Teacher(select(r.tensors, head), r.tensors[_COUNTS]) for r in replies.values()]
+        return replace(super().combine(server, replies), scratch=teachers)
 
 
 class FedGen(AveragingMethod):
     Options = FedGenOptions
+    Memory = FedGenMemory
     Fit = Fit
+    title = "FedGen"
 
     def initial(self, key: Key) -> ServerState:
-        server = super().initial(key)
-        memory = {
-            _GENERATOR: dict(self.generator(key.derive("generator")).state_dict()),
-            _LABELS: {_LABELS: torch.empty(0, dtype=torch.int64)},
-        }
-        return replace(server, memory=memory)
+        model = dict(self.build_model(key.derive("model")).state_dict())
+        generator = dict(self.generator(key.derive("generator")).state_dict())
+        return ServerState(key, model, memory=FedGenMemory(generator, labels=torch.empty(0, dtype=torch.int64)))
 
     def generator(self, key: Key) -> Generator:
+        """Return a new generator, initialised from ``key``."""
         options, classes = self.options, self.task.num_classes
-        made = Generator(options.noise_dim, classes, options.hidden_dim, self._anatomy[1])
+        made = Generator(options.noise_dim, classes, options.hidden_dim, self._classifier_and_inputs[1])
         initialise(made, key)
         return made
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
-        """Counts by class are sent: what stands behind one of them are the samples of that class."""
+        """Counts by class are sent, so the smallest class decides."""
         return Disclosure(fewest_samples=min((n for n in counts if n), default=0))
 
     @property
     def head(self) -> str:
         """The name of the model's classifier."""
-        return self._anatomy[0]
+        return self._classifier_and_inputs[0]
 
     @cached_property
-    def _anatomy(self) -> tuple[str, int]:
-        """The name of the model's classifier, and how many features go into it."""
+    def _classifier_and_inputs(self) -> tuple[str, int]:
+        """The name of the model's classifier and the number of its inputs."""
         model = self.build_model(Key(0)).eval()
         with torch.no_grad():
             name = find_classifier(model, torch.zeros(1, *self.task.image_shape), self.classifier)
         last = model.get_submodule(name)
         if not isinstance(last, nn.Linear):
             raise UserError(
-                f"fedgen generates the input of a Linear, and {name!r} is none; set model.classifier to one."
+                f"fedgen needs a Linear classifier, but {name!r} is a {type(last).__name__}; "
+                "set model.classifier to a Linear layer.",
+                code="FEDAF-METHOD-CLASSIFIER",
             )
         return name, last.in_features
 
     def finish(self, server: ServerState, engine: Engine) -> ServerState:
         """Train the generator on the classifiers that clients sent."""
-        options, device = self.options, engine.device
-        clients = [
-            {name: t.to(device) for name, t in select(server.scratch, f"{number}/").items()}
-            for number in range(len({name.partition("/")[0] for name in server.scratch}))
-        ]
-        weights = label_weights([client.pop(_COUNTS) for client in clients])
+        options, device, memory = self.options, engine.device, server.memory
+        teachers: list[Teacher] = server.scratch
+        heads = [{name: t.to(device) for name, t in teacher.head.items()} for teacher in teachers]
+        weights = label_weights([teacher.counts.to(device) for teacher in teachers])
         known = (weights.sum(0) > 0).nonzero().squeeze(1)
         if not len(known):
             return server
         head = self.build_model(server.key).get_submodule(self.head).to(device).eval()
         generator = self.generator(server.key)
-        generator.load_state_dict(server.memory[_GENERATOR])
+        generator.load_state_dict(memory.generator)
         generator.to(device).train()
         optimiser = torch.optim.Adam(
             generator.parameters(), lr=options.generator_lr, weight_decay=options.generator_decay
         )
         draws = server.key.derive("generator", server.round).torch(device)
-        loss = torch.zeros(())
+        distance = diversity = torch.zeros(())
         for step in range(options.generator_steps):
             labels = known[torch.randint(len(known), (options.generator_batch,), generator=draws, device=device)]
             noise = torch.rand(len(labels), options.noise_dim, generator=draws, device=device)
             features = generator(noise, labels)
-            logits = [functional_call(head, client, (features,)) for client in clients]
-            loss = teacher_loss(logits, labels, weights) + options.diversity * diversity_loss(noise, features)
+            logits = [functional_call(head, of_client, (features,)) for of_client in heads]
+            distance, diversity = teacher_loss(logits, labels, weights), diversity_loss(noise, features)
             optimiser.zero_grad()
-            loss.backward()
+            (distance + options.diversity * diversity).backward()
             optimiser.step()
             engine.tick(step + 1, options.generator_steps)
-        seen = torch.cat([server.memory[_LABELS][_LABELS], known.cpu()]).unique()
-        memory = {_GENERATOR: to_cpu(generator.state_dict()), _LABELS: {_LABELS: seen}}
-        server = replace(server, memory={**server.memory, **memory})
-        return server.with_log(losses={**server.log["losses"], "generator": float(loss.detach())})
+        labels = torch.cat([memory.labels, known.cpu()]).unique()
+        losses = {"teacher": float(distance.detach()), "diversity": float(diversity.detach())}
+        server = replace(server, memory=FedGenMemory(to_cpu(generator.state_dict()), labels))
+        return server.with_log(losses={**server.log["losses"], **losses})

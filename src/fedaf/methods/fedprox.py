@@ -1,6 +1,6 @@
 """FedProx: Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020).
 
-FedAvg with a proximal term that holds local training near the global model.
+FedAvg with a proximal term that keeps local training close to the global model.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedaf.methods import averaging
 from fedaf.methods.averaging import AveragingMethod, AveragingOptions, parameters_of
 from fedaf.protocol import Client, Engine, Payload, Tensors
-from fedaf.training.fit import Loss, cross_entropy
+from fedaf.training.fit import Loss, Weighted, cross_entropy
 
 
 class FedProxOptions(AveragingOptions):
@@ -18,19 +18,22 @@ class FedProxOptions(AveragingOptions):
 
 
 def proximal(model: nn.Module, anchor: Tensors) -> Tensor:
-    """||w - w_g||^2 over the trainable parameters."""
+    """Return ||w - w_g||^2 over the trainable parameters; ``anchor`` is w_g."""
     return torch.stack([(p - anchor[name]).square().sum() for name, p in model.named_parameters()]).sum()
 
 
 class Fit(averaging.Fit):
-    terms = ("ce", "prox")
+    """Minimise L_CE + mu / 2 ||w - w_g||^2."""
+
+    loss_names = ("ce", "prox")
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss:
         anchor, ce = parameters_of(model, ask.tensors), cross_entropy(model)
         weight = self.method.options.mu / 2
-        return lambda images, labels: {**ce(images, labels), "prox": weight * proximal(model, anchor)}
+        return lambda images, labels: {**ce(images, labels), "prox": Weighted(proximal(model, anchor), weight)}
 
 
 class FedProx(AveragingMethod):
     Options = FedProxOptions
     Fit = Fit
+    title = "FedProx"

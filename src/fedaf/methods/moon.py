@@ -1,7 +1,7 @@
 """MOON: Li et al., "Model-Contrastive Federated Learning" (CVPR 2021).
 
-FedAvg with a contrast on features: local training is drawn towards the global model and away from the client's own
-model of its last participation.
+FedAvg with a contrastive loss on features: it pulls local training towards the global model and away from the client's
+own model of its last participation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,52 +17,53 @@ from fedaf.methods.averaging import AveragingMethod, AveragingOptions
 from fedaf.models.backbone import Backbone, Tap, find_classifier
 from fedaf.models.weights import initialise
 from fedaf.protocol import Client, Engine, Key, Payload, Tensors, UserError, Workload
-from fedaf.training.fit import Loss
+from fedaf.training.fit import Loss, Weighted
 
-_WIDEST = 256  # hidden layer of the projection head
+_WIDEST_HIDDEN = 256  # of the projection head
 
 
 class MOONOptions(AveragingOptions):
-    mu: float = Option(1.0, ge=0, description="weight of the contrast")
-    temperature: float = Option(0.5, gt=0, description="tau of the contrast")
+    mu: float = Option(1.0, ge=0, description="weight of the contrastive loss")
+    temperature: float = Option(0.5, gt=0, description="temperature tau of the contrastive loss")
     projection_dim: int | None = Option(
         None,
         ge=1,
-        description="features of a projection head before the classifier; unset: no head, as the paper counts",
+        description="output size of a projection head before the classifier; unset: no head, as in the FedAF paper",
     )
 
 
 def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
-    """l_con = -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)))."""
+    """Return l_con = -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)))."""
     similarity = torch.stack([F.cosine_similarity(z, z_global), F.cosine_similarity(z, z_previous)], 1)
     return F.cross_entropy(similarity / temperature, torch.zeros(len(z), dtype=torch.int64, device=z.device))
 
 
 class Fit(averaging.Fit):
-    """A client keeps its trained model; in its first participation there is none, and no contrast."""
+    """Minimise L_CE + mu l_con. A client keeps its trained model; in its first round it has none, and no contrast."""
 
-    terms = ("ce", "con")
+    loss_names = ("ce", "con")
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss | None:
         if not client.state:
             return None
         method, options, device = self.method, self.method.options, engine.device
         frozen = Backbone(model, method.task, device, method.classifier)
-        others = [self._laid_out(tensors, client.key, device) for tensors in (ask.tensors, client.state)]
+        others = [
+            self._in_layout_of_a_new_model(tensors, client.key, device) for tensors in (ask.tensors, client.state)
+        ]
         tap = Tap(model, method.task, device, method.classifier)
 
-        def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        def loss(images: Tensor, labels: Tensor) -> dict[str, Tensor | Weighted]:
             ce = F.cross_entropy(model(images), labels)
             with torch.no_grad():
                 z_global, z_previous = (frozen(weights, images)[0] for weights in others)
             con = model_contrast(tap.take(), z_global, z_previous, options.temperature)
-            return {"ce": ce, "con": options.mu * con}
+            return {"ce": ce, "con": Weighted(con, options.mu)}
 
         return loss
 
-    def _laid_out(self, tensors: Tensors, key: Key, device: torch.device) -> Tensors:
-        """A model's tensors as they lie in memory when it is built: another layout, such as a checkpoint's, would be
-        rounded otherwise."""
+    def _in_layout_of_a_new_model(self, tensors: Tensors, key: Key, device: torch.device) -> Tensors:
+        """Return a model's tensors in a new model's memory layout: a checkpoint's layout would round differently."""
         model = self.method.build_model(key)
         model.load_state_dict(tensors)
         return model.to(device).state_dict()
@@ -74,6 +75,7 @@ class Fit(averaging.Fit):
 class MOON(AveragingMethod):
     Options = MOONOptions
     Fit = Fit
+    title = "MOON"
 
     def build_model(self, key: Key) -> nn.Module:
         model = super().build_model(key)
@@ -85,8 +87,11 @@ class MOON(AveragingMethod):
         parent, _, leaf = path.rpartition(".")
         last, width = model.get_submodule(path), self.options.projection_dim
         if not isinstance(last, nn.Linear):
-            raise UserError(f"method.projection_dim needs a Linear classifier, and {path!r} is none; leave it out.")
-        hidden = min(last.in_features, _WIDEST)
+            raise UserError(
+                f"method.projection_dim needs a Linear classifier, but {path!r} is a {type(last).__name__}; unset it.",
+                code="FEDAF-METHOD-CLASSIFIER",
+            )
+        hidden = min(last.in_features, _WIDEST_HIDDEN)
         head = nn.Sequential(
             nn.Linear(last.in_features, hidden),
             nn.ReLU(),
@@ -98,11 +103,11 @@ class MOON(AveragingMethod):
 
     @property
     def classifier(self) -> str | None:
-        """With a projection head the contrast is on its output, the input of the head's last layer."""
+        """With a projection head its output, the input of the head's last layer, is contrasted."""
         named = super().classifier
         return f"{named}.3" if named is not None and self.options.projection_dim is not None else named
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
-        """Each image goes through the two frozen networks as well."""
+        """Count the forward passes through the two frozen networks too."""
         plain = super().workload(counts)
         return replace(plain, forward=2 * plain.backward)

@@ -1,4 +1,4 @@
-"""The methods by name."""
+"""Methods by name. A new built-in method is one file and one line here."""
 
 import inspect
 from typing import TYPE_CHECKING, Any

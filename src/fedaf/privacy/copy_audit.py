@@ -1,4 +1,4 @@
-"""The copy audit: how close shared images are to private ones, beside how close unseen real images are."""
+"""The copy audit: how close are shared images to private ones, compared with real images among each other?"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from fedaf.protocol import Key, Number, Shard
 
-_SMALLEST_ERROR = 1 / 12  # the mean squared error of rounding: an exact copy counts as 58.9 dB
+_SMALLEST_ERROR = 1 / 12  # mean squared error of rounding; an exact copy has 58.9 dB
 _HIGHEST = 10 * math.log10(255**2 / _SMALLEST_ERROR)
 
 _SHARES = {"audit_from_source": Number(float, 0, 1), "held_out_from_source": Number(float, 0, 1)}
 _DECIBELS = {
     f"{who}_psnr_{what}": Number(float, 0, _HIGHEST + 1) for who in ("audit", "held_out") for what in ("mean", "max")
 }
-#: The fields a client reports with its images: means and maxima over them, nothing by image.
+#: The scalars that a client reports with its images: means and maxima only, nothing per image.
 AUDIT_SCALARS: Mapping[str, Number] = {
     "audit_images": Number(int, 0, 1 << 32),
     "held_out_images": Number(int, 0, 1 << 32),
@@ -27,8 +27,23 @@ AUDIT_SCALARS: Mapping[str, Number] = {
 def copy_audit(
     shared: Tensor, sources: Tensor, shard: Shard, classes: list[int], key: Key, device: torch.device
 ) -> dict[str, float]:
-    """PSNR of each shared image (uint8 [classes, ipc, C, H, W]) to the nearest real image of its class, and the
-    share whose nearest is one it was made from; the same for real images against the other real ones."""
+    """Measure how close shared images are to the client's data.
+
+    For each shared image, find the nearest real image of its class. As a baseline, do the same for a sample of real
+    images among the other real images (``held_out``).
+
+    Args:
+        shared: uint8 images [classes, ipc, C, H, W].
+        sources: Rows of the shard that each image was made from, [classes, ipc, n].
+        shard: The client's data.
+        classes: The classes of ``shared``.
+        key: Source of the baseline's sample.
+        device: Where to compute.
+
+    Returns:
+        The scalars of ``AUDIT_SCALARS``: numbers of images, mean and maximum PSNR to the nearest real image, and the
+        share of images whose nearest real image is one of their sources.
+    """
     audit: list[tuple[Tensor, Tensor]] = []
     held_out: list[tuple[Tensor, Tensor]] = []
     generator = key.torch()
@@ -46,7 +61,7 @@ def copy_audit(
 
 
 def pool_audits(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """One audit from several clients': means weighted by images, maxima over all."""
+    """Combine the audits of several clients: means weighted by images, maxima over all."""
     parts = [r for r in replies if r["audit_images"] > 0]
     if not parts:
         return {}
@@ -63,7 +78,7 @@ def pool_audits(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _nearest(
     images: Tensor, real: Tensor, rows: Tensor, sources: Tensor, without: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The PSNR of each image to its nearest in ``real``, and whether that one is among the image's sources."""
+    """Return the PSNR of each image to its nearest in ``real``, and whether that one is among the image's sources."""
     distance = torch.cdist(images, real)
     if without is not None:
         distance.scatter_(1, without.to(distance.device).unsqueeze(1), torch.inf)

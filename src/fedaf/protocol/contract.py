@@ -88,21 +88,32 @@ class Outcome:
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server knows. ``memory`` is the method's own, kept between rounds and in checkpoints; ``scratch``
-    and ``log`` are of the current round only, and so is ``clients``, how many there are in all."""
+    """The server's state.
+
+    Args:
+        key: Source of the server's random draws.
+        model: The global model's parameters and buffers.
+        round: The current round; 0 before the first.
+        memory: What the method keeps between rounds and in checkpoints: an instance of ``Method.Memory``.
+        scratch: What the method passes from one phase to the next within a round; any object.
+        log: Entries for this round's line in ``metrics.jsonl``.
+        clients: The number of clients in the federation, in this round.
+    """
 
     key: Key
     model: Tensors
     round: int = 0
-    memory: Mapping[str, Tensors] = field(default_factory=dict)
-    scratch: Tensors = field(default_factory=dict)
+    memory: Any = None
+    scratch: Any = None
     log: Mapping[str, Any] = field(default_factory=dict)
     clients: int = 0
 
     def next_round(self, clients: int) -> "ServerState":
-        return replace(self, round=self.round + 1, scratch={}, log={}, clients=clients)
+        """Return the state at the start of the next round: scratch and log are empty again."""
+        return replace(self, round=self.round + 1, scratch=None, log={}, clients=clients)
 
     def with_log(self, **entries: Any) -> "ServerState":
+        """Return a copy with more log entries."""
         return replace(self, log={**self.log, **entries})
 
 
@@ -207,6 +218,10 @@ class Method(ABC):
     """A federated learning method: its options, its phases, and the server's own work after the last of them."""
 
     Options: ClassVar[type[Options]] = Options
+    #: The frozen dataclass of what the server keeps between rounds (see ``fedaf.protocol.records``), if anything.
+    Memory: ClassVar[type[Any] | None] = None
+    #: The method's name in tables and figures; unset: the name it is registered under.
+    title: ClassVar[str] = ""
     #: Raise it with every change that changes the numbers of a run; runs of different versions are never averaged.
     version: ClassVar[int] = 1
     #: The name under which presets keep values for this class and all that derive from it; unset: none of its own.
@@ -246,7 +261,9 @@ class Method(ABC):
         return self.architecture.classifier
 
     def initial(self, key: Key) -> ServerState:
-        return ServerState(key=key, model=dict(self.build_model(key.derive("model")).state_dict()))
+        """Return the state before round 1. Override it if ``Memory`` has fields without defaults."""
+        model = dict(self.build_model(key.derive("model")).state_dict())
+        return ServerState(key=key, model=model, memory=None if self.Memory is None else self.Memory())
 
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:  # noqa: B027 - most methods take any split
         """Raise ``UserError`` where these options cannot work on this split (class counts by client)."""

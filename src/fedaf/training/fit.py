@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,9 +15,23 @@ from fedaf.protocol import Engine, Key, Task
 
 _DRAWN = 1 << 16  # images whose order and augmentation are drawn at once
 
-#: From a batch of normalised images and its labels to the terms of the loss, by name. Training minimises their sum.
-#: A loss draws random numbers from PyTorch's default generator of the device only.
-Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+
+@dataclass(frozen=True)
+class Weighted:
+    """A term of a loss and its weight in the sum. Logs show the term without its weight."""
+
+    term: Tensor
+    weight: float
+
+
+#: From a batch of normalised images and its labels to the terms of the loss, by name. Training minimises their weighted
+#: sum. A loss draws random numbers from PyTorch's default generator of the device only.
+Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor | Weighted]]
+
+
+def weighted_sum(terms: Mapping[str, Tensor | Weighted]) -> Tensor:
+    """Return the sum of all terms, each with its weight; a plain tensor has weight 1."""
+    return torch.stack([t.weight * t.term if isinstance(t, Weighted) else t for t in terms.values()]).sum()
 
 
 def cross_entropy(model: nn.Module) -> Loss:
@@ -59,7 +74,7 @@ def fit(
         clip: Maximum gradient norm; ``None`` does not clip.
 
     Returns:
-        The mean of each loss term over the last epoch.
+        The mean of each loss term over the last epoch, without weights.
     """
     training = Training(
         model,
@@ -125,6 +140,8 @@ class Training:
 
     def epoch(self) -> None:
         """Train on every image once, in a new order."""
+        if not self._steps:  # without a batch there is no order to draw
+            return
         if not self._epochs_left:
             self._draw_epochs()
         self._epochs_left -= 1
@@ -157,13 +174,14 @@ class Training:
         batch = augment(batch, task.augment, self._variations[positions])
         with self._engine.autocast():
             terms = self._loss(batch, self._labels[rows])
-        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), self._parameters, allow_unused=True)
+        gradients = torch.autograd.grad(weighted_sum(terms), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient if gradient is None else _laid_out_like(parameter, gradient)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
-        for name, term in terms.items():
+        for name, given in terms.items():
+            term = given.term if isinstance(given, Weighted) else given
             self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
         self._position.add_(size)
 

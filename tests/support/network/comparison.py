@@ -13,6 +13,7 @@ from fedaf.config import settings as configuration
 from fedaf.federation import checkpoint
 from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import Tensors
+from fedaf.protocol.records import to_tensors
 from fedaf.protocol.transport import Delivery, Request, Silent
 from fedaf.runs.experiment import prepare
 from support.faults import FaultyTransport, Tag
@@ -49,8 +50,8 @@ def assert_as_in_one_process(
     def fault(client: str, request: Request, delivery: Delivery) -> Delivery:
         return Silent() if (client, request.round, request.phase) in lost else delivery
 
-    networked = checkpoint.load(out)
     experiment = prepare(configuration.build(given))
+    networked = checkpoint.load(out, experiment.method.Memory)
     alone = OneByOne(local(experiment))
     rounds = Rounds(experiment, FaultyTransport(alone, fault), RoundRules(quorum=experiment.config.federation.quorum))
     for _ in range(experiment.config.run.rounds):
@@ -58,9 +59,7 @@ def assert_as_in_one_process(
     assert networked.server.round == experiment.config.run.rounds
     assert networked.accepted == rounds.accepted
     assert_same(networked.server.model, rounds.server.model)
-    assert networked.server.memory.keys() == rounds.server.memory.keys()
-    for name, record in rounds.server.memory.items():
-        assert_same(networked.server.memory[name], record)
+    assert_same(to_tensors(networked.server.memory), to_tensors(rounds.server.memory))
     for client, tensors in alone.checkpoint().items():
         kept = StateFolder(network.folder / "state" / client / client).read(networked.run)
         assert_same(_between_rounds(kept), _between_rounds(ClientState.from_tensors(tensors)))

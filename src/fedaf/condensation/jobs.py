@@ -1,0 +1,93 @@
+"""The clients' share of a condensation, and how clients are grouped so that a group fits the memory budget."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedaf.condensation.options import CondensationOptions
+from fedaf.models.backbone import Backbone
+from fedaf.protocol import Engine, Key, Shard
+
+_MOST_PAIRS = 64  # per group; this many keep a GPU busy
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's condensation.
+
+    Args:
+        shard: The client's data.
+        classes: The classes to condense.
+        images: Normalised images to start from, [classes, ipc, C, H, W].
+        key: Source of the client's random draws.
+        targets: Mean logits v_c of those classes, averaged over all clients (Eq. 8), for terms that need them.
+    """
+
+    shard: Shard
+    classes: list[int]
+    images: Tensor
+    key: Key
+    targets: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The buffer sizes that a group of clients needs, and whether there is a buffer for targets."""
+
+    clients: int
+    pairs: int
+    real_images: int
+    targets: bool
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> "Capacity":
+        real_images = sum(job.shard.counts[label] for job in jobs for label in job.classes)
+        targets = all(job.targets is not None for job in jobs)
+        return cls(len(jobs), sum(len(job.classes) for job in jobs), real_images, targets)
+
+    @classmethod
+    def largest(cls, capacities: Iterable["Capacity"]) -> "Capacity":
+        """Return the capacity that holds any one of these groups."""
+        all_of = list(capacities)
+        return cls(
+            max(each.clients for each in all_of),
+            max(each.pairs for each in all_of),
+            max(each.real_images for each in all_of),
+            all(each.targets for each in all_of),
+        )
+
+
+def group_jobs(
+    jobs: Sequence[Job], backbone: Backbone, options: CondensationOptions, engine: Engine
+) -> list[list[Job]]:
+    """Split the jobs into groups of whole clients, in order.
+
+    With batch statistics in BatchNorm each client is a group, because clients must not share statistics. Otherwise
+    there are as few groups as the memory budget allows. Their sizes are as even as possible, because all groups use
+    buffers of the largest one's size. A group may exceed its share by less than one client; the slices of a step
+    still keep to the budget.
+    """
+    if options.bn_mode == "batch":
+        return [[job] for job in jobs]
+    pairs = sum(len(job.classes) for job in jobs)
+    fit = next((part.stop for part in engine.chunks(_MOST_PAIRS, options.ipc * backbone.activation_bytes)), 1)
+    count = max(1, math.ceil(pairs / fit))
+    most_pairs = math.ceil(pairs / count)
+    while len(groups := _fill_groups(jobs, most_pairs)) > count:
+        most_pairs += 1
+    return groups
+
+
+def _fill_groups(jobs: Sequence[Job], most_pairs: int) -> list[list[Job]]:
+    """Fill groups one after another up to ``most_pairs``; a larger client gets a group for itself."""
+    groups: list[list[Job]] = []
+    free = 0
+    for job in jobs:
+        if not groups or len(job.classes) > free:
+            groups.append([])
+            free = most_pairs
+        groups[-1].append(job)
+        free -= len(job.classes)
+    return groups
