@@ -70,7 +70,10 @@ def load(folder: Path) -> Checkpoint:
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error}).") from error
+        raise UserError(
+            f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error}).",
+            code="FEDAF-RUN-NO-CHECKPOINT",
+        ) from error
     return Checkpoint(run, server, accepted, clients)
 
 
