@@ -113,7 +113,7 @@ def test_cuda_where_there_is_none_is_one_sentence(call, device):
         ("method = 'fedavg'", ["'method'", "table"]),
         ("[partition]\nkind = 'file'", ["partition.path"]),
         ("[partition]\nkind = 'file'\npath = 'given.toml'", ["given.toml", "not a partition"]),
-        ("[data]\nmean = [0.1, 0.2]", ["data.mean has 2 values", "needs 1"]),
+        ("[data]\nmean = [0.1, 0.2]", ["data.mean has 2 values", "expected 1"]),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "compare"])

@@ -4,12 +4,11 @@ import os
 import threading
 import time
 
-import pytest
 import torch
 
 from fedaf.client.state import ClientState
 from fedaf.client.state_folder import StateFolder
-from fedaf.protocol import Refused, UserError
+from support.errors import raises
 
 
 def state(run: str, value: float, sent: int = 0) -> ClientState:
@@ -56,8 +55,9 @@ def test_a_damaged_state_is_named_whichever_run_asks(tmp_path):
     folder.write(state("one", 1.0))
     folder._file("one").write_bytes(b"x" * 40)
     for run in ("one", "two"):
-        with pytest.raises(UserError, match=r"safetensors is damaged .* bring the file back"):
+        with raises("FEDAF-CLIENT-STATE-DAMAGED") as caught:
             folder.read(run)
+        assert str(folder._file("one")) in str(caught.value)
 
 
 def test_one_process_waits_for_another_and_gives_up_in_time(tmp_path):
@@ -72,7 +72,7 @@ def test_one_process_waits_for_another_and_gives_up_in_time(tmp_path):
     other = threading.Thread(target=work)
     other.start()
     entered.wait()
-    with pytest.raises(Refused, match="another process is still working"), folder.locked(seconds=0.1):
+    with raises("FEDAF-CLIENT-BUSY"), folder.locked(seconds=0.1):
         pass
     with folder.locked(seconds=5):
         assert done.is_set()

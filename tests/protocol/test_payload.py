@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedaf.protocol import Payload, Refused
+from support.errors import raises
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 
@@ -204,13 +205,13 @@ def test_a_hostile_header_is_read_or_refused(header):
 
 @pytest.mark.parametrize("scalars", ["null", "[1]", '{"a": [1]}', '{"a": null}', '{"a": {}}', "1"])
 def test_scalars_that_are_no_scalars_are_refused(scalars):
-    with pytest.raises(Refused, match="must be numbers, booleans or strings"):
+    with raises("FEDAF-MESSAGE-UNREADABLE"):
         Payload.decode(framed(json.dumps({"__metadata__": {"scalars": scalars}}).encode()))
 
 
 @pytest.mark.parametrize("length", [3, 2**31, 2**63, 2**64 - 1])
 def test_a_header_longer_than_the_message_is_refused(length):
-    with pytest.raises(Refused, match="cannot be read"):
+    with raises("FEDAF-MESSAGE-UNREADABLE"):
         Payload.decode(length.to_bytes(8, "little") + b"{}")
 
 
@@ -228,12 +229,14 @@ def test_a_pickle_is_refused():
 def test_a_message_over_the_limit_is_refused_and_one_at_the_limit_is_read(payload):
     message = payload.encode()
     assert content(Payload.decode(message, max_bytes=len(message))) == content(payload)
-    with pytest.raises(Refused, match=f"{len(message)} bytes is over the limit of {len(message) - 1}"):
+    with raises("FEDAF-MESSAGE-SIZE") as caught:
         Payload.decode(message, max_bytes=len(message) - 1)
+    assert str(len(message)) in str(caught.value)
+    assert str(len(message) - 1) in str(caught.value)
 
 
 def test_the_limit_holds_before_anything_is_read():
-    with pytest.raises(Refused, match="over the limit of 10"):
+    with raises("FEDAF-MESSAGE-SIZE"):
         Payload.decode(b"not a message at all", max_bytes=10)
 
 

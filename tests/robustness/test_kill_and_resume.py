@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import fedaf
-from fedaf.protocol import UserError
+from fedaf.federation.events import EventReader
 from support import TESTS
 from support.ctrl_c import heeding_ctrl_c
+from support.errors import raises
 from support.small import SMALL, SMALL_FEDAF, final_tensors
 
 FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
@@ -27,27 +28,36 @@ SOME_TALLY = {**TALLY, "participation": 0.5}
 SOME_FEDDYN = {**FEDDYN, "participation": 0.5}
 SOME_MOON = {**MOON, "participation": 0.5}
 
-MOMENTS = [
-    (FEDAF, "knowledge"),
+#: By default one of each kind; the others are slow.
+BY_DEFAULT = [
     (FEDAF, "condense"),
     (FEDAF, "server"),
-    (FEDAF, "after metrics"),
     (FEDAF, "after clients.safetensors"),
+    (FEDBN, "evaluate"),
+    (SOME_TALLY, "count"),
+    (TALLY, "after metrics"),
+    (TALLY, "after LATEST"),
+]
+SLOW = [
+    (FEDAF, "knowledge"),
+    (FEDAF, "after metrics"),
     (FEDAF, "after LATEST"),
     (FEDAVG, "fit"),
     (TALLY, "count"),
-    (TALLY, "after metrics"),
     (SOME_FEDAF, "condense"),
-    (SOME_TALLY, "count"),
     (FEDDYN, "count"),
     (FEDDYN, "after metrics"),
     (SOME_FEDDYN, "fit"),
     (FEDBN, "fit"),
-    (FEDBN, "evaluate"),
     (FEDBN, "after clients.safetensors"),
     (SOME_MOON, "fit"),
     (MOON, "after LATEST"),
     (FEDGEN, "server"),
+]
+MOMENTS = [
+    pytest.param(settings, moment, id=f"{settings['method']} {settings.get('participation', 1)} {moment}", marks=marks)
+    for moments, marks in ((BY_DEFAULT, ()), (SLOW, pytest.mark.slow))
+    for settings, moment in moments
 ]
 
 
@@ -90,9 +100,7 @@ def resumed(out: Path) -> fedaf.RunResult:
     return fedaf.resume(out)
 
 
-@pytest.mark.parametrize(
-    ("settings", "moment"), MOMENTS, ids=[f"{s['method']} {s.get('participation', 1)} {m}" for s, m in MOMENTS]
-)
+@pytest.mark.parametrize(("settings", "moment"), MOMENTS)
 def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, undisturbed, tmp_path):
     whole = undisturbed(settings)
     out = tmp_path / "run"
@@ -105,35 +113,44 @@ def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, 
     assert result.curve == json.loads((whole / "result.json").read_text())["curve"]
     assert logged(out) == logged(whole)
     assert [line["round"] for line in logged(out)] == [1, 2, 3]
+    events = EventReader(out).read()
+    for name in ("round_started", "round_ended"):
+        rounds = [event.get("round") or event["metrics"]["round"] for event in events if event["event"] == name]
+        assert rounds == [1, 2, 3], name
+    assert [event["event"] for event in events if event["event"] in ("started", "ended")] == ["started"] * 2 + ["ended"]
 
 
 def test_a_run_killed_before_its_first_round_ends_can_be_resumed(undisturbed, tmp_path):
     out = tmp_path / "run"
-    killed(FEDAVG, out, "fit", round=1)
-    assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
+    killed(TALLY, out, "count", round=1)
+    assert resumed(out).curve == json.loads((undisturbed(TALLY) / "result.json").read_text())["curve"]
 
 
 @pytest.mark.parametrize("moment", ["after config.toml", "after partition.json"])
 def test_a_run_killed_before_its_first_checkpoint_starts_when_resumed(moment, undisturbed, tmp_path):
     out = tmp_path / "run"
-    killed(FEDAVG, out, moment, round=0)
+    killed(TALLY, out, moment, round=0)
     assert not (out / "LATEST").exists()
-    assert resumed(out).curve == json.loads((undisturbed(FEDAVG) / "result.json").read_text())["curve"]
+    assert resumed(out).curve == json.loads((undisturbed(TALLY) / "result.json").read_text())["curve"]
 
 
 def test_a_finished_run_is_resumed_to_the_same_result(undisturbed):
-    out = undisturbed(FEDAVG)
+    out = undisturbed(TALLY)
     before = json.loads((out / "result.json").read_text())["curve"]
     assert resumed(out).curve == before
 
 
 def test_a_torn_last_line_of_metrics_is_forgotten(tmp_path):
     out = tmp_path / "run"
-    killed(TALLY, out, "after LATEST", round=2)
-    with open(out / "metrics.jsonl", "a") as file:
-        file.write('{"round": 3, "accur')
+    fedaf.run(**TALLY, out=out)
+    (out / "LATEST").write_text("round-2")
+    for name in ("metrics.jsonl", "events.jsonl"):
+        with open(out / name, "a") as file:
+            file.write('{"round": 3, "accur')
     resumed(out)
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 3
+    ended = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert [event["metrics"]["round"] for event in ended if event["event"] == "round_ended"] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "server.safetensors", "state.json"])
@@ -141,7 +158,7 @@ def test_a_corrupt_checkpoint_is_one_sentence(file, tmp_path):
     out = tmp_path / "run"
     fedaf.run(**{**TALLY, "rounds": 1}, out=out)
     (out / "round-1" / file).write_bytes(b"\xff" * 40)
-    with pytest.raises(UserError, match="no checkpoint to resume from"):
+    with raises("FEDAF-RUN-NO-CHECKPOINT"):
         resumed(out)
 
 
@@ -152,7 +169,7 @@ def test_two_processes_cannot_work_in_one_directory(tmp_path):
 
     holder = RunDirectory(out)
     try:
-        with pytest.raises(UserError, match="in use by another run"):
+        with raises("FEDAF-RUN-LOCKED"):
             resumed(out)
     finally:
         holder.close()

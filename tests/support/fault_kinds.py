@@ -1,6 +1,7 @@
 """The kinds of fault one client can have, by phase, and what the server says of each."""
 
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ class Fault:
     reason: str
     illness: dict[str, Callable] | None = None
     damage: dict[str, object] | None = None
-    terms: RoundRules = RoundRules()  # noqa: RUF009 - frozen
+    rules: RoundRules = RoundRules()  # noqa: RUF009 - frozen
 
 
 def spoilt(change: Callable[[dict, dict], None], reason: str) -> Fault:
@@ -63,71 +64,80 @@ def never_ends(engine: Engine) -> None:
         engine.tick(0, 1)
 
 
-NO_ANSWER = "no answer before the deadline"
+def refused(kind: str, *words: str) -> str:
+    """A pattern: these words in this order, then the code."""
+    return ".*".join([*map(re.escape, words), rf"\[FEDAF-REPLY-{kind}\]"])
+
+
+TOO_LARGE = r"\[FEDAF-MESSAGE-SIZE\]|\[FEDAF-REPLY-SHAPE\]"
+LATE = r"\[FEDAF-REPLY-LATE\]"
+UNREADABLE = r"\[FEDAF-MESSAGE-UNREADABLE\]"
 IN_ANY_PHASE = {
     "raises at once": Fault("ZeroDivisionError: a client's own bug", illness={"before": breaks_down}),
     "raises when done": Fault("ZeroDivisionError: a client's own bug", illness={"to_outcome": breaks_down}),
-    "late": Fault(NO_ANSWER, illness={"before": never_ends}, terms=RoundRules(deadline=DEADLINE)),
-    "extra tensor": spoilt(
-        lambda tensors, scalars: tensors.update(more=torch.ones(1)), "the tensor 'more' was not asked for"
-    ),
-    "extra scalar": scalar("more", 1, "the scalar 'more' was not asked for"),
-    "nothing at all": spoilt(lambda tensors, scalars: (tensors.clear(), scalars.clear()), r"the tensor \S+ is missing"),
-    "silent": Fault(NO_ANSWER, damage={"change": lambda data: None}),
-    "its reply comes a round late": Fault(NO_ANSWER, damage={"late": True}),
-    "bytes that are no message": Fault("cannot be read", damage={"change": lambda data: b"\x80\x04" + data}),
-    "a message cut short": Fault("cannot be read", damage={"change": lambda data: data[:-1]}),
+    "late": Fault(LATE, illness={"before": never_ends}, rules=RoundRules(deadline=DEADLINE)),
+    "extra tensor": spoilt(lambda tensors, scalars: tensors.update(more=torch.ones(1)), refused("NAMES", "'more'")),
+    "extra scalar": scalar("more", 1, refused("NAMES", "'more'")),
+    "nothing at all": spoilt(lambda tensors, scalars: (tensors.clear(), scalars.clear()), refused("NAMES", "tensor")),
+    "silent": Fault(LATE, damage={"change": lambda data: None}),
+    "its reply comes a round late": Fault(LATE, damage={"late": True}),
+    "bytes that are no message": Fault(UNREADABLE, damage={"change": lambda data: b"\x80\x04" + data}),
+    "a message cut short": Fault(UNREADABLE, damage={"change": lambda data: data[:-1]}),
     "a message too large": Fault(
-        r"a message of \d+ bytes is over the limit of \d+", damage={"change": lambda data: data + bytes(1 << 21)}
+        r"\d+ .*\d+ .*\[FEDAF-MESSAGE-SIZE\]", damage={"change": lambda data: data + bytes(1 << 21)}
     ),
 }
 IN_PHASE = {
     "knowledge": {
-        "wrong shape": tensor("mean_logits", lambda t: t[:, 1:], "mean_logits has length 9 on axis 1, not 10"),
-        "wrong dtype": tensor("mean_logits", torch.Tensor.double, "mean_logits is torch.float64, not torch.float32"),
-        "NaN": tensor("mean_logits", filled(math.nan), "mean_logits has values that are not finite"),
-        "out of range": tensor("mean_logits", filled(1.1e4), "mean_logits has values above 10000"),
-        "no distribution": tensor("soft_labels", lambda t: t / 2, "soft_labels must have rows that sum to 1"),
-        "no such class": tensor("classes", filled(10), "classes has values above 9"),
-        "classes out of order": tensor("classes", lambda t: t.flip(0), "classes must be in ascending order"),
-        "more classes than there are": tensor("classes", lambda t: torch.arange(11), "classes has length 11 on axis 0"),
-        "missing tensor": spoilt(lambda tensors, scalars: tensors.pop("classes"), "the tensor classes is missing"),
-        "huge tensor": tensor("mean_logits", lambda t: torch.zeros(1 << 20), "over the limit|has 1 dimensions, not 2"),
+        "wrong shape": tensor("mean_logits", lambda t: t[:, 1:], refused("SHAPE", "mean_logits", "9", "1", "10")),
+        "wrong dtype": tensor(
+            "mean_logits", torch.Tensor.double, refused("TYPE", "mean_logits", "torch.float64", "torch.float32")
+        ),
+        "NaN": tensor("mean_logits", filled(math.nan), refused("NOT-FINITE", "mean_logits")),
+        "out of range": tensor("mean_logits", filled(1.1e4), refused("RANGE", "mean_logits", "10000")),
+        "no distribution": tensor("soft_labels", lambda t: t / 2, r"soft_labels.*\[FEDAF-"),
+        "no such class": tensor("classes", filled(10), refused("RANGE", "classes", "9")),
+        "classes out of order": tensor("classes", lambda t: t.flip(0), r"classes.*\[FEDAF-"),
+        "more classes than there are": tensor(
+            "classes", lambda t: torch.arange(11), refused("SHAPE", "classes", "11", "0")
+        ),
+        "missing tensor": spoilt(lambda tensors, scalars: tensors.pop("classes"), refused("NAMES", "classes")),
+        "huge tensor": tensor("mean_logits", lambda t: torch.zeros(1 << 20), TOO_LARGE),
     },
     "condense": {
-        "wrong shape": tensor("images", lambda t: t[..., 1:], "images has length 7 on axis 4, not 8"),
-        "wrong dtype": tensor("images", torch.Tensor.float, "images is torch.float32, not torch.uint8"),
-        "too many images": tensor("images", lambda t: torch.cat([t, t], 1), "images has length 4 on axis 1, not 2"),
-        "classes not asked for": tensor("classes", lambda t: t + 1, "classes is not what was asked for"),
-        "missing tensor": spoilt(lambda tensors, scalars: tensors.pop("images"), "the tensor images is missing"),
-        "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("loss_dm"), "the scalar loss_dm is missing"),
-        "NaN": scalar("loss_dm", math.nan, "loss_dm is not finite"),
-        "out of range": scalar("audit_from_source", 1.5, "audit_from_source is 1.5, outside 0 to 1"),
-        "huge scalar": scalar("audit_images", 10**400, "audit_images is not finite or too large"),
-        "true for a number": scalar("held_out_images", True, "held_out_images is a bool, not a int"),
-        "huge tensor": tensor(
-            "images", lambda t: torch.zeros(1 << 21, dtype=torch.uint8), "over the limit|has 1 dimensions, not 5"
-        ),
+        "wrong shape": tensor("images", lambda t: t[..., 1:], refused("SHAPE", "images", "7", "4", "8")),
+        "wrong dtype": tensor("images", torch.Tensor.float, refused("TYPE", "images", "torch.float32", "torch.uint8")),
+        "too many images": tensor("images", lambda t: torch.cat([t, t], 1), refused("SHAPE", "images", "4", "1", "2")),
+        "classes not asked for": tensor("classes", lambda t: t + 1, refused("VALUE", "classes")),
+        "missing tensor": spoilt(lambda tensors, scalars: tensors.pop("images"), refused("NAMES", "images")),
+        "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("loss_dm"), refused("NAMES", "loss_dm")),
+        "NaN": scalar("loss_dm", math.nan, refused("NOT-FINITE", "loss_dm")),
+        "out of range": scalar("audit_from_source", 1.5, refused("RANGE", "audit_from_source", "1.5", "0", "1")),
+        "huge scalar": scalar("audit_images", 10**400, refused("NOT-FINITE", "audit_images")),
+        "true for a number": scalar("held_out_images", True, refused("TYPE", "held_out_images", "bool", "int")),
+        "huge tensor": tensor("images", lambda t: torch.zeros(1 << 21, dtype=torch.uint8), TOO_LARGE),
     },
     "fit": {
-        "wrong shape": tensor("classifier.weight", lambda t: t[1:], r"classifier.weight has length 9 on axis 0"),
-        "wrong dtype": tensor("classifier.weight", torch.Tensor.half, r"classifier.weight is torch.float16"),
-        "NaN": tensor("classifier.weight", filled(math.nan), r"classifier.weight has values that are not finite"),
-        "out of range": tensor("classifier.weight", filled(-1.1e6), r"classifier.weight has values below -1e\+06"),
-        "missing tensor": spoilt(
-            lambda tensors, scalars: tensors.pop("classifier.bias"), "the tensor classifier.bias is missing"
+        "wrong shape": tensor("classifier.weight", lambda t: t[1:], refused("SHAPE", "classifier.weight", "9", "0")),
+        "wrong dtype": tensor(
+            "classifier.weight", torch.Tensor.half, refused("TYPE", "classifier.weight", "torch.float16")
         ),
-        "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("samples"), "the scalar samples is missing"),
-        "NaN scalar": scalar("loss_ce", math.nan, "loss_ce is not finite"),
-        "negative samples": scalar("samples", -1, "samples is -1, outside 0 to"),
-        "huge scalar": scalar("samples", 10**400, "samples is not finite or too large"),
-        "huge tensor": tensor("classifier.bias", lambda t: torch.zeros(1 << 20), "over the limit|has length 1048576"),
+        "NaN": tensor("classifier.weight", filled(math.nan), refused("NOT-FINITE", "classifier.weight")),
+        "out of range": tensor("classifier.weight", filled(-1.1e6), refused("RANGE", "classifier.weight", "-1e+06")),
+        "missing tensor": spoilt(
+            lambda tensors, scalars: tensors.pop("classifier.bias"), refused("NAMES", "classifier.bias")
+        ),
+        "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("samples"), refused("NAMES", "samples")),
+        "NaN scalar": scalar("loss_ce", math.nan, refused("NOT-FINITE", "loss_ce")),
+        "negative samples": scalar("samples", -1, refused("RANGE", "samples", "-1", "0")),
+        "huge scalar": scalar("samples", 10**400, refused("NOT-FINITE", "samples")),
+        "huge tensor": tensor("classifier.bias", lambda t: torch.zeros(1 << 20), TOO_LARGE),
     },
     "count": {
-        "wrong shape": tensor("noise", lambda t: t[1:], "noise has length 2 on axis 0, not 3"),
-        "NaN": tensor("noise", filled(math.nan), "noise has values that are not finite"),
-        "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("rounds"), "the scalar rounds is missing"),
-        "out of range": scalar("rounds", -1, "rounds is -1, outside 0 to inf"),
+        "wrong shape": tensor("noise", lambda t: t[1:], refused("SHAPE", "noise", "2", "0", "3")),
+        "NaN": tensor("noise", filled(math.nan), refused("NOT-FINITE", "noise")),
+        "missing scalar": spoilt(lambda tensors, scalars: scalars.pop("rounds"), refused("NAMES", "rounds")),
+        "out of range": scalar("rounds", -1, refused("RANGE", "rounds", "-1", "0", "inf")),
     },
 }
 

@@ -3,8 +3,25 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedaf.protocol import Client, Engine, Method, Outcome, Payload, Phase, Refused, Schema, ServerState, Tensors
-from fedaf.protocol.transport import Delivery, Failed, Listener, Replied, Request, Silent, Transport
+from fedaf.protocol import (
+    Client,
+    Delivery,
+    Engine,
+    Failed,
+    Listener,
+    Method,
+    Outcome,
+    Payload,
+    Phase,
+    Refused,
+    Replied,
+    Request,
+    Schema,
+    ServerState,
+    Silent,
+    Tensors,
+    Transport,
+)
 from fedaf.transports.local import LocalTransport
 
 #: From (client, request, what the client really delivered) to what the server gets.
@@ -85,7 +102,7 @@ def _opened(answer: bytes | Failed | None, schema: Schema) -> Delivery:
     try:
         return Replied(Payload.decode(answer, max_bytes=schema.max_bytes))
     except Refused as refusal:
-        return Failed(str(refusal))
+        return Failed.from_error(refusal)
 
 
 class Unreached:

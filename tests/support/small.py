@@ -13,8 +13,7 @@ from fedaf.federation.federation import Federation
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
-from fedaf.protocol import Key, Method, Phase, ServerState, Shard, Tensors
-from fedaf.protocol.transport import Delivery, Listener, Request, Transport
+from fedaf.protocol import Delivery, Key, Listener, Method, Phase, Request, ServerState, Shard, Tensors, Transport
 from fedaf.runs.experiment import Experiment, prepare
 from fedaf.transports.local import LocalTransport
 
@@ -40,12 +39,12 @@ class Rounds:
         self,
         experiment: Experiment,
         transport: Transport | None = None,
-        terms: RoundRules | None = None,
+        rules: RoundRules | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.experiment = experiment
         self.transport = transport or local(experiment)
-        self.terms = terms or RoundRules()
+        self.rules = rules or RoundRules()
         self.observer = observer or Observer()
         self.server: ServerState = experiment.method.initial(Key(experiment.config.run.seed))
         self.accepted: dict[str, int] = {}
@@ -58,7 +57,7 @@ class Rounds:
             clients=list(shards(self.experiment)),
             accepted=self.accepted,
             run="test",
-            terms=self.terms,
+            rules=self.rules,
             engine=self.experiment.engine,
             observer=self.observer,
         )
@@ -71,7 +70,7 @@ class Rounds:
 
 
 def federation(
-    experiment: Experiment, out: Path, transport: Transport | None = None, terms: RoundRules | None = None
+    experiment: Experiment, out: Path, transport: Transport | None = None, rules: RoundRules | None = None
 ) -> Federation:
     """A whole run of the experiment in ``out``, over any transport."""
     out.mkdir(exist_ok=True)
@@ -82,7 +81,7 @@ def federation(
         domains=experiment.dataset.domains,
         engine=experiment.engine,
         directory=RunDirectory(out),
-        terms=terms or RoundRules(),
+        rules=rules or RoundRules(),
         rounds=experiment.config.run.rounds,
     )
 

@@ -100,9 +100,9 @@ class Play:
     """A federation of these clients, played round by round."""
 
     def __init__(
-        self, method: Method, shards: Mapping[str, Shard], terms: RoundRules | None = None, seed: int = 0
+        self, method: Method, shards: Mapping[str, Shard], rules: RoundRules | None = None, seed: int = 0
     ) -> None:
-        self.method, self.shards, self.terms = method, shards, terms or RoundRules()
+        self.method, self.shards, self.rules = method, shards, rules or RoundRules()
         self.transport = LocalTransport(shards, ENGINE)
         self.server = method.initial(Key(seed))
         self.accepted: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Play:
             clients=list(self.shards),
             accepted=self.accepted,
             run="test",
-            terms=self.terms,
+            rules=self.rules,
             engine=ENGINE,
             observer=Observer(),
         )

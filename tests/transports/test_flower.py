@@ -1,6 +1,7 @@
 """The transport over Flower and the app of its clients, with no network between them."""
 
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -15,13 +16,13 @@ from flwr.app import Error, Message, RecordDict
 
 from fedaf.config import settings as configuration
 from fedaf.federation.rounds import RoundRules
-from fedaf.protocol import BelowQuorum, Key, Payload, Refused
-from fedaf.protocol.transport import Request
+from fedaf.protocol import Key, Payload, Request, Silent
 from fedaf.runs.experiment import prepare
-from fedaf.transports.flower import registry
+from fedaf.transports.flower import nodes
 from fedaf.transports.flower.transport import FlowerTransport
-from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
+from fedaf.transports.flower.wire import HELLO, PHASE, PROTOCOL_VERSION, from_records, to_records
 from support.direct_grid import DirectGrid, node
+from support.errors import raises
 from support.small import SMALL_FEDAF, OneByOne, Rounds, local
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -82,7 +83,7 @@ import sys
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-from fedaf.flower import client
+from fedaf.deploy.apps import client
 from fedaf.transports.flower.wire import HELLO, to_records
 message = Message(to_records(), 1, HELLO)
 message.metadata.__dict__["_message_id"] = "1"
@@ -96,18 +97,20 @@ print(reply.content["facts"]["client"], "torch" in sys.modules)
 def test_another_version_of_the_protocol_is_refused_by_the_client_with_both_numbers(tmp_path):
     grid = grid_of(tmp_path)
     for kind in (HELLO, PHASE):
-        message = Message(to_records(protocol=2), 10, kind)
+        message = Message(to_records(protocol=PROTOCOL_VERSION + 1), 10, kind)
         facts, _ = from_records(grid.answer(message), sender="client-0")
-        assert "the server speaks version 2 of the protocol" in str(facts["failure"])
-        assert "here it is version 1" in str(facts["failure"])
+        assert "[FEDAF-MESSAGE-VERSION]" in str(facts["failure"])
+        assert f"the server uses protocol version {PROTOCOL_VERSION + 1}" in str(facts["failure"])
+        assert f"version {PROTOCOL_VERSION} " in str(facts["failure"])
 
 
 def test_another_version_of_the_protocol_is_refused_by_the_server_with_both_numbers(tmp_path, caplog):
     grid = grid_of(tmp_path)
     grid.spoil = lambda message, records: to_records(protocol=3, version="9.9")
-    with pytest.raises(BelowQuorum, match=r"after 0.5 s 0 clients are there .none., federation.min_clients is 2"):
+    with raises("FEDAF-QUORUM-CLIENTS") as stopped:
         over(grid, wait=0.5).clients()
-    assert "speaks version 3 of the protocol (fedaf 9.9), and here it is version 1" in caplog.text
+    assert re.search("0 clients.* 0.5 s .none.*federation.min_clients is 2", str(stopped.value))
+    assert re.search(rf"version 3 .fedaf 9.9.*version {PROTOCOL_VERSION} .*FEDAF-MESSAGE-VERSION", caplog.text)
 
 
 def test_another_version_of_the_package_is_a_warning_that_comes_once(caplog):
@@ -133,19 +136,22 @@ def test_the_reply_of_an_earlier_round_does_not_count_for_this_one(tmp_path):
     grid.spoil = lambda message, found: (kept.append(found), found)[1]
     rounds.play()
     grid.spoil = lambda message, found: kept[1] if message.metadata.dst_node_id == 11 else found
-    assert rounds.play().failures == {"client-1": "fit: a reply to another round was dropped"}
+    [(client, reason)] = rounds.play().failures.items()
+    assert client == "client-1"
+    assert reason.startswith("fit: ")
+    assert reason.endswith("[FEDAF-REPLY-STALE]")
 
 
 def test_who_does_not_answer_in_time_is_silent_and_an_error_of_flowers_is_a_reason(tmp_path):
     grid = grid_of(tmp_path)
     rounds = rounds_over(grid)
-    rounds.terms = RoundRules(quorum=0.5, deadline=1.0)
+    rounds.rules = RoundRules(quorum=0.5, deadline=1.0)
     grid.spoil = lambda message, found: None if message.metadata.dst_node_id == 11 else found
-    assert rounds.play().failures == {"client-1": "fit: no answer before the deadline"}
+    assert rounds.play().failures == {"client-1": f"fit: {Silent().reason}"}
 
     gone = Error(5, "node is gone")
     grid.spoil = lambda message, found: gone if message.metadata.dst_node_id == 11 else found
-    assert rounds.play().failures == {"client-1": "fit: Flower's error 5: node is gone"}
+    assert rounds.play().failures == {"client-1": "fit: Flower error 5: node is gone [FEDAF-CLIENT-GONE]"}
 
 
 def test_a_client_id_belongs_to_who_first_had_it_and_a_node_that_came_back_takes_its_place(tmp_path, caplog):
@@ -156,19 +162,19 @@ def test_a_client_id_belongs_to_who_first_had_it_and_a_node_that_came_back_takes
     grid.nodes[20] = node(tmp_path / "elsewhere", 1)
     grid.online.add(20)
     assert transport.clients() == ["client-0", "client-1"]
-    assert "node 20 does not take part: the client-id 'client-1' belongs to node 11" in caplog.text
-    assert transport._registry.node_of("client-1") == 11
+    assert re.search("node 20 does not take part: .*'client-1'.* node 11.*FEDAF-NODE-CLIENT-ID", caplog.text)
+    assert transport._nodes.node_of("client-1") == 11
     grid.online -= {11, 20}
     grid.nodes[22] = node(tmp_path / "elsewhere", 1)  # while the client itself is away
     grid.online |= {22}
-    assert transport._registry.clients() == ["client-0"]
+    assert transport._nodes.clients() == ["client-0"]
     grid.online -= {22}
     grid.online |= {11}
 
     grid.nodes[21] = node(tmp_path, 1)  # with the state of client-1, while its former node still seems to be there
     grid.online.add(21)
     assert transport.clients() == ["client-0", "client-1"]
-    assert transport._registry.node_of("client-1") == 21
+    assert transport._nodes.node_of("client-1") == 21
 
 
 @pytest.mark.parametrize("name", ["", "../a", "a\0b", "a\x1b[2J", "a" * 65])
@@ -176,14 +182,15 @@ def test_a_name_that_could_not_be_a_file_is_refused_by_the_server(name, tmp_path
     grid = grid_of(tmp_path)
     grid.spoil = lambda message, found: to_records(client=name) if message.metadata.dst_node_id == 11 else found
     assert over(grid, min_clients=1).clients() == ["client-0"]
-    assert f"node 11 does not take part: its client-id is {name!r:.80}" in caplog.text
+    assert f"node 11 does not take part: {name!r:.80}" in caplog.text
+    assert "[FEDAF-NODE-CLIENT-ID]" in caplog.text
 
 
 def test_a_node_that_leaves_before_it_said_who_it_is_is_no_trouble(tmp_path):
     grid = grid_of(tmp_path)
     pull, grid.spoil = grid.pull_messages, lambda message, found: Error(5, "node is gone")
     grid.pull_messages = lambda ids: []
-    registered = registry.Registry(grid)
+    registered = nodes.Nodes(grid)
     assert registered.clients() == []
     assert registered.expecting()
     grid.online, grid.pull_messages = set(), pull
@@ -194,7 +201,9 @@ def test_a_node_that_leaves_before_it_said_who_it_is_is_no_trouble(tmp_path):
 def test_a_node_answers_for_nobody_else(tmp_path):
     records = to_records(client="client-1")
     facts, _ = from_records(grid_of(tmp_path).answer(Message(records, 10, PHASE)), sender="client-0")
-    assert facts["failure"] == "the request is for 'client-1', but this node is 'client-0'"
+    assert "[FEDAF-REQUEST-CLIENT]" in str(facts["failure"])
+    assert "'client-1'" in str(facts["failure"])
+    assert "'client-0'" in str(facts["failure"])
 
 
 def test_a_node_that_was_refused_is_asked_again_after_a_while(tmp_path, monkeypatch):
@@ -204,7 +213,7 @@ def test_a_node_that_was_refused_is_asked_again_after_a_while(tmp_path, monkeypa
     assert transport.clients() == ["client-0"]
     grid.nodes[11]["data"] = data
     assert transport.clients() == ["client-0"]
-    monkeypatch.setattr(registry, "_AGAIN", 0.0)
+    monkeypatch.setattr(nodes, "_AGAIN", 0.0)
     transport.clients()  # asks, and does not wait for it
     assert transport.clients() == ["client-0", "client-1"]
 
@@ -231,7 +240,7 @@ def test_a_node_that_is_set_up_wrong_says_why(tmp_path, caplog):
     grid = grid_of(tmp_path)
     del grid.nodes[11]["data"]
     assert over(grid, min_clients=1).clients() == ["client-0"]
-    assert "node 11 does not take part: the node config has no 'data'" in caplog.text
+    assert re.search("node 11 does not take part: .*'data'.*FEDAF-NODE-CONFIG", caplog.text)
 
 
 def test_code_that_the_owner_of_a_node_did_not_name_is_not_loaded(tmp_path, monkeypatch):
@@ -239,27 +248,28 @@ def test_code_that_the_owner_of_a_node_did_not_name_is_not_loaded(tmp_path, monk
     monkeypatch.syspath_prepend(tmp_path)
     grid = grid_of(tmp_path)
     for table, words in (
-        ('[method]\nname = "evil_for_test:Method"', "not evil_for_test:Method"),
-        ('[model]\nname = "evil_for_test:make"', "evil_for_test:make, which this node's config does not name"),
+        ('[method]\nname = "evil_for_test:Method"', "evil_for_test:Method [FEDAF-POLICY-METHOD]"),
+        ('[model]\nname = "evil_for_test:make"', "evil_for_test:make [FEDAF-POLICY-MODEL]"),
     ):
         grid.config = table
         facts, _ = from_records(grid.answer(Message(request(), 10, PHASE)), sender="client-0")
-        assert words in str(facts["failure"])
+        assert all(word in str(facts["failure"]) for word in words.split())
 
 
 def test_a_server_that_asks_beyond_the_policy_is_refused(tmp_path):
     given = tables("fedaf", local_steps=9)
     grid = grid_of(tmp_path, given)
-    with pytest.raises(BelowQuorum, match="9 condensation steps are asked for, the policy wants min_local_steps 10"):
+    with raises("FEDAF-QUORUM") as stopped:
         rounds_over(grid, given).play()
+    assert re.search(r"\b9 .*min_local_steps 10.*FEDAF-POLICY-STEPS", str(stopped.value))
 
 
 def test_bytes_that_are_no_request_are_refused(tmp_path):
     facts, _ = from_records(
         grid_of(tmp_path).answer(Message(to_records(b"junk", client="client-0"), 10, PHASE)), sender="client-0"
     )
-    assert "cannot be read" in str(facts["failure"])
-    with pytest.raises(Refused, match="is not one of fedaf"):
+    assert "[FEDAF-MESSAGE-UNREADABLE]" in str(facts["failure"])
+    with raises("FEDAF-MESSAGE-FOREIGN"):
         from_records(RecordDict(), sender="client-0")
 
 

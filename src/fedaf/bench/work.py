@@ -204,7 +204,7 @@ class Work:
                 clients=list(shards),
                 accepted={},
                 run="bench",
-                terms=RoundRules(),
+                rules=RoundRules(),
                 engine=self._engine,
                 observer=Observer(),
             )

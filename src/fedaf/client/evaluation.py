@@ -1,4 +1,4 @@
-"""Evaluation where the data are: for servers without test data of their own."""
+"""Evaluation on the clients' test data, for servers that have no test data."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,7 @@ from fedaf.training.evaluate import accuracy
 
 
 class Evaluate(Phase):
-    """Down: the model. Up: its accuracy on the client's own test data, and how many these are; clients that have none
-    say so, and do not count."""
+    """Down: the model. Up: its accuracy on the client's test data and the number of test samples (0: none)."""
 
     name = "evaluate"
 
@@ -32,21 +31,36 @@ class Evaluate(Phase):
         return Outcome(Payload(scalars={"accuracy": found, "samples": len(test)}))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        told = {client: reply.scalars for client, reply in replies.items() if reply.scalars["samples"]}
-        found, samples = ({client: float(by[name]) for client, by in told.items()} for name in ("accuracy", "samples"))
-        mean = over_samples(found, samples)
-        return server if mean is None else server.with_log(accuracy=mean, accuracy_by_client=found)
+        tested = {client: reply.scalars for client, reply in replies.items() if reply.scalars["samples"]}
+        accuracies = {client: float(scalars["accuracy"]) for client, scalars in tested.items()}
+        samples = {client: float(scalars["samples"]) for client, scalars in tested.items()}
+        pooled = pooled_accuracy(accuracies, samples)
+        return server if pooled is None else server.with_log(accuracy=pooled, accuracy_by_client=accuracies)
 
 
-def over_samples(found: Mapping[str, float], samples: Mapping[str, float]) -> float | None:
-    """The mean accuracy over all test samples, whoever holds them; ``samples`` says how many each client has. Without
-    any there is none."""
+def pooled_accuracy(accuracies: Mapping[str, float], samples: Mapping[str, float]) -> float | None:
+    """Return the accuracy over the test samples of all clients together.
+
+    Each client counts by its number of test samples, so this is the accuracy on the union of their test sets. It is
+    what a run reports as ``accuracy`` when the server has no test data.
+
+    Args:
+        accuracies: Accuracy by client.
+        samples: Number of test samples by client.
+
+    Returns:
+        The accuracy, or ``None`` if there are no test samples.
+    """
     total = sum(samples.values())
-    return sum(found[client] * count for client, count in samples.items()) / total if total else None
+    return sum(accuracies[client] * count for client, count in samples.items()) / total if total else None
 
 
 def phase_named(method: Method, name: str) -> Phase:
-    """The phase a request names: one of the method's, or the evaluation of a method that has none of its own."""
+    """Return the phase that a request names: one of the method's, or ``Evaluate`` if the method has no evaluation.
+
+    Raises:
+        Refused: There is no phase of this name.
+    """
     if name == Evaluate.name and method.evaluation is None:
         return Evaluate(method)
     return method.phase(name)

@@ -1,4 +1,4 @@
-"""The client's side of a phase, the same in one process and on a machine of its own."""
+"""Serving the requests of one phase, the same in one process and on a client's own machine."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -6,24 +6,46 @@ from dataclasses import dataclass, field
 from fedaf.client.evaluation import Evaluate
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.protocol import Client, Engine, Method, Payload, Phase, Policy, Refused, Shard, to_cpu
-from fedaf.protocol.transport import Delivery, Failed, Replied, Request
+from fedaf.protocol import (
+    Client,
+    Delivery,
+    Engine,
+    Failed,
+    Method,
+    Payload,
+    Phase,
+    Policy,
+    Refused,
+    Replied,
+    Request,
+    Shard,
+    to_cpu,
+)
 
 
 @dataclass(frozen=True)
 class Admission:
-    """A client's policy, applied to the method that a server runs."""
+    """Decides whether a client takes part in a phase.
+
+    Args:
+        policy: The client's policy.
+        method: The method that the server runs.
+        method_name: The name under which the policy lists it.
+    """
 
     policy: Policy
     method: Method
     method_name: str
 
     def admit(self, phase: Phase, shard: Shard, state: ClientState) -> None:
-        """Raise ``Refused`` before any work where the method takes more than the policy gives. An evaluation takes
-        nothing of the data a client trains on."""
+        """Check a phase before any work is done.
+
+        Raises:
+            Refused: The method would reveal more than the policy allows.
+        """
         counts = shard.counts
-        taken = None if isinstance(phase, Evaluate) else self.method.discloses(counts)
-        self.policy.admit(self.method_name, taken, counts, sent=state.images_sent)
+        disclosure = None if isinstance(phase, Evaluate) else self.method.discloses(counts)  # uses test data only
+        self.policy.admit(self.method_name, disclosure, counts, sent=state.images_sent)
 
 
 def serve(
@@ -34,8 +56,19 @@ def serve(
     engine: Engine,
     admission: Admission | None = None,
 ) -> Iterator[tuple[str, Delivery, ClientState]]:
-    """Answer requests of one phase for the clients that are here, one or a cohort: for each its reply or its refusal,
-    and the state to keep for its next request. What a client's policy refuses is not computed, or not sent."""
+    """Serve the requests of one phase for one client or a whole cohort.
+
+    Args:
+        phase: The phase of all requests.
+        requests: One request per client.
+        shards: The data of these clients.
+        states: The state that each client has kept; a new client has none.
+        engine: Computes.
+        admission: The clients' policy, if they have one. What it refuses is not computed, or not sent.
+
+    Yields:
+        For each client its name, its reply or refusal, and the state to keep for its next request.
+    """
     clients: list[Client] = []
     opened: dict[str, ClientState] = {}
     for name, request in requests.items():
@@ -44,7 +77,7 @@ def serve(
             if admission is not None:
                 admission.admit(phase, shard, state)
         except Refused as refusal:
-            yield name, Failed(str(refusal)), state
+            yield name, Failed.from_error(refusal), state
             continue
         opened[name] = state
         clients.append(Client(name, shard, request.key, state.current(request), state.scratch))
@@ -57,14 +90,22 @@ def serve(
             if admission is not None:
                 admission.policy.release(reply)
         except Refused as refusal:
-            yield client.id, Failed(str(refusal)), state
+            yield client.id, Failed.from_error(refusal), state
             continue
         yield client.id, Replied(reply), state.after(requests[client.id], outcome)
 
 
 @dataclass(frozen=True)
-class Site:
-    """One client on a machine of its own; ``seconds`` says how long its ``data`` and its ``model`` took."""
+class ClientSite:
+    """Everything that a client on its own machine needs to serve requests.
+
+    Args:
+        shard: Its data.
+        method: The method of the run.
+        engine: Computes.
+        admission: Applies the client's policy.
+        seconds: How long it took to load the ``data`` and to build the ``model``.
+    """
 
     shard: Shard
     method: Method

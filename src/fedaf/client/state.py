@@ -1,8 +1,8 @@
 """A client's state between rounds, committed in two steps so that a lost reply never counts twice.
 
-A phase's new state is first only *pending*, tagged with run and round. The next request tells which round of this
-client the server accepted last: pending state of that round is promoted, any other is discarded. So after a lost
-reply, a repeated round or a resumed server, the client works from the state the server believes it has.
+The new state of a phase is *pending* at first, tagged with run and round. The next request says which round of this
+client the server accepted last. Pending state of that round is committed, any other is discarded. So after a lost
+reply, a repeated round or a resumed server, the client works from the state that the server expects.
 """
 
 from collections.abc import Mapping
@@ -13,22 +13,33 @@ import safetensors.torch
 import torch
 
 from fedaf.common.files import write_atomically
-from fedaf.protocol import Outcome, Tensors, pack, prefixed, select, to_cpu
-from fedaf.protocol.transport import Request
+from fedaf.protocol import Outcome, Request, Tensors, pack, prefixed, select, to_cpu
 
 
 @dataclass(frozen=True)
 class ClientState:
+    """What one client keeps between requests.
+
+    Args:
+        run: The run that the state belongs to.
+        committed: State after the last round that the server accepted.
+        pending: State after ``pending_round``, which the server may or may not have accepted.
+        pending_round: The round of ``pending``.
+        scratch: Tensors for the later phases of ``scratch_round``.
+        scratch_round: The round of ``scratch``.
+        images_sent: Condensed images sent over all runs, accepted or not.
+    """
+
     run: str = ""
     committed: Tensors = field(default_factory=dict)
     pending: Tensors | None = None
     pending_round: int = 0
     scratch: Tensors = field(default_factory=dict)
     scratch_round: int = 0
-    images_sent: int = 0  # over all runs, whatever became of them
+    images_sent: int = 0
 
     def opened(self, request: Request) -> "ClientState":
-        """This state as the request finds it: of this run, promoted or discarded, with this round's scratch only."""
+        """Return the state at the start of a request: pending state committed or discarded, old scratch dropped."""
         if request.run != self.run:
             return ClientState(run=request.run, images_sent=self.images_sent)
         state = self
@@ -41,14 +52,17 @@ class ClientState:
         return state
 
     def current(self, request: Request) -> Tensors:
-        """What the client works from: its committed state or, once the server has accepted this very round, what this
-        round left it."""
+        """Return the state that the client works from.
+
+        This is the committed state. After the server accepted the current round (in an evaluation), it is the state
+        that this round produced.
+        """
         if self.pending is not None and request.accepted == request.round == self.pending_round:
             return self.pending
         return self.committed
 
     def after(self, request: Request, outcome: Outcome) -> "ClientState":
-        """This state once the client has worked: nothing committed, the outcome pending."""
+        """Return the state after the client's work, with the outcome pending."""
         state = replace(self, images_sent=self.images_sent + outcome.images)
         if outcome.scratch is not None:
             state = replace(state, scratch=to_cpu(outcome.scratch), scratch_round=request.round)
@@ -57,11 +71,11 @@ class ClientState:
         return state
 
     def between_rounds(self) -> "ClientState":
-        """Without scratch, which does not outlive its round."""
+        """Return the state without scratch, which is only valid within its round."""
         return replace(self, scratch={}, scratch_round=0)
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
-        """All of it, for a disk."""
+        """Return the whole state as tensors."""
         return {
             "run": torch.tensor(list(self.run.encode()), dtype=torch.uint8),
             "pending_round": torch.tensor(self.pending_round if self.pending is not None else -1),
@@ -74,14 +88,16 @@ class ClientState:
 
     @classmethod
     def read(cls, path: Path) -> "ClientState":
-        """From a client's own disk; a client that was never here before has none."""
+        """Read a state from a file; a missing file is an empty state."""
         return cls.from_tensors(safetensors.torch.load_file(path)) if path.exists() else cls()
 
     def write(self, path: Path) -> None:
+        """Write the state to a file, atomically."""
         write_atomically(path, pack(self.to_tensors()))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> "ClientState":
+        """Return the state that ``to_tensors`` stored."""
         round = int(tensors["pending_round"])
         return cls(
             run=bytes(tensors["run"].tolist()).decode(),

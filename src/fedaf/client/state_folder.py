@@ -1,4 +1,4 @@
-"""The states of one client on its own disk, one for each run it takes part in."""
+"""One client's states on its disk, one file per run."""
 
 import fcntl
 import hashlib
@@ -14,52 +14,56 @@ import safetensors
 from fedaf.client.state import ClientState
 from fedaf.protocol import Refused, UserError
 
-_KEPT = 20  # runs
+_KEPT_RUNS = 20
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class StateFolder:
-    """Use it ``locked``: two processes that work for one client must not forget what the other did."""
+    """The folder of one client's states. Read and write only while ``locked``: a client may have several processes."""
 
     path: Path
 
     @contextmanager
     def locked(self, *, seconds: float | None) -> Iterator[None]:
-        """Wait until no other process works for this client, or raise ``Refused``."""
+        """Hold the folder's lock inside a block.
+
+        Raises:
+            Refused: Another process held the lock for ``seconds``.
+        """
         give_up = time.monotonic() + seconds if seconds is not None else None
         lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            while not _taken(lock):
+            while not _locked(lock):
                 if give_up is not None and time.monotonic() > give_up:
-                    raise Refused(f"another process is still working in {self.path}")
+                    raise Refused(f"another process is still working in {self.path}", code="FEDAF-CLIENT-BUSY")
                 time.sleep(_POLL_SECONDS)
             yield
         finally:
             os.close(lock)
 
     def read(self, run: str) -> ClientState:
-        """The state of a run; of one that was never here before, the count of images sent in all others."""
-        with _whole(file := self._file(run)):
+        """Return the state of a run. A new run has only the number of images sent in other runs."""
+        with _undamaged(file := self._file(run)):
             state = ClientState.read(file)
         return replace(state, images_sent=max((_images_sent(each) for each in self._files()), default=0))
 
     def write(self, state: ClientState) -> None:
-        """Replace the state of its run, and forget runs of long ago."""
+        """Replace the state of a run, and delete the oldest states."""
         state.write(self._file(state.run))
-        for old in self._files()[_KEPT:]:
+        for old in self._files()[_KEPT_RUNS:]:
             old.unlink()
 
     def _file(self, run: str) -> Path:
-        """Whatever a server calls its run, a plain name."""
+        """Return a safe file name for the name that a server gave its run."""
         return self.path / f"{hashlib.sha256(run.encode()).hexdigest()[:32]}.safetensors"
 
     def _files(self) -> list[Path]:
-        """Newest first: the one that holds the count of all images sent is always among those kept."""
+        """Return the files, newest first. The newest one has the count of all images sent, so it is never deleted."""
         return sorted(self.path.glob("*.safetensors"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
 
 
-def _taken(lock: int) -> bool:
+def _locked(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -68,15 +72,16 @@ def _taken(lock: int) -> bool:
 
 
 @contextmanager
-def _whole(file: Path) -> Iterator[None]:
+def _undamaged(file: Path) -> Iterator[None]:
     try:
         yield
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise UserError(
-            f"{file} is damaged ({error}), and this client no longer knows what it sent and kept; bring the file back."
+            f"{file} is damaged ({error}), so this client cannot know what it sent; restore the file from a backup.",
+            code="FEDAF-CLIENT-STATE-DAMAGED",
         ) from error
 
 
 def _images_sent(file: Path) -> int:
-    with _whole(file), safetensors.safe_open(file, framework="pt") as opened:
+    with _undamaged(file), safetensors.safe_open(file, framework="pt") as opened:
         return int(opened.get_tensor("images_sent"))

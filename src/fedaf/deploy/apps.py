@@ -15,10 +15,10 @@ from fedaf.transports.flower.client import client_app
 from fedaf.transports.flower.node import Node
 
 if TYPE_CHECKING:
-    from fedaf.client.serving import Site
+    from fedaf.client.serving import ClientSite
 
 
-def _open_site(node: Node, config: str) -> "Site":
+def _open_site(node: Node, config: str) -> "ClientSite":
     from fedaf.runs.sites import client_site
 
     return client_site(node, config)

@@ -1,1 +1,1 @@
-"""The round loop and all it must survive: clients that fail, quorum, checkpoints, and the record of a run."""
+"""The round loop: quorum, deadlines, checkpoints, events, and the run directory."""

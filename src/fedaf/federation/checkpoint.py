@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedaf.common.files import write_atomically
@@ -87,18 +87,11 @@ def load(folder: Path, memory: type[Any] | None) -> Checkpoint:
         )
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        safetensors.SafetensorError,
-    ) as e:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"{folder} has no checkpoint to resume from ({type(e).__name__}: {e}).", code="FEDAF-RUN-NO-CHECKPOINT"
-        ) from e
+            f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error}).",
+            code="FEDAF-RUN-NO-CHECKPOINT",
+        ) from error
     return Checkpoint(run, server, accepted, clients)
 
 

@@ -1,11 +1,19 @@
-"""What happened in a run and when, as lines of JSON: the stream that a network's observer and trackers read."""
+"""The events of a run as lines of JSON, for programs that follow a run from outside (trackers, ``fedaf deploy``).
+
+Each line has a ``time``, the name of the ``event``, and its fields. A run that ends writes one last event: ``ended``
+if ``result.json`` is complete, ``failed`` (with ``message`` and ``code``) after a ``FedafError``, and none if it was
+killed or interrupted.
+"""
 
 import json
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedaf.common.files import write_atomically
+from fedaf.errors import FedafError
 from fedaf.federation.observer import Observer
 
 EVENTS = "events.jsonl"
@@ -15,55 +23,93 @@ class EventWriter(Observer):
     """Append every event of a run to ``events.jsonl``. Step-by-step progress is left out."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / EVENTS
+        self._directory = directory
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
-        self.write("started", title=title, rounds=rounds, first_round=first_round, phases=phases, device=device)
+        self._write("started", title=title, rounds=rounds, first_round=first_round, phases=phases, device=device)
 
     def round_started(self, round: int) -> None:
-        self.write("round_started", round=round)
+        self._write("round_started", round=round)
 
     def phase_started(self, name: str, clients: int) -> None:
-        self.write("phase_started", name=name, clients=clients)
+        self._write("phase_started", name=name, clients=clients)
 
     def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
-        self.write("client_failed", round=round, phase=phase, client=client, reason=reason)
+        self._write("client_failed", round=round, phase=phase, client=client, reason=reason)
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
-        self.write("round_ended", metrics=dict(metrics))
+        self._write("round_ended", metrics=dict(metrics))
 
-    def ended(self) -> None:
-        self.write("ended")
+    def finished(self) -> None:
+        """Write the last event of a run that played all its rounds."""
+        self._write("ended")
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Append one event with the current time."""
-        with open(self._path, "a") as file:
+    def failed(self, error: FedafError) -> None:
+        """Write the last event of a run that stopped with an error."""
+        self._write("failed", message=str(error), code=error.code)
+
+    def rewind(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Make the events agree with the metrics of the rounds that a resumed run keeps.
+
+        Events of later rounds are dropped. A ``round_ended`` that was never written is added.
+        """
+        kept: list[dict[str, Any]] = []
+        for event in EventReader(self._directory).read():
+            if event["event"] == "round_started" and event["round"] > len(metrics):
+                break
+            kept.append(event)
+        write_atomically(self._directory / EVENTS, "".join(json.dumps(event) + "\n" for event in kept))
+        ended = {event["metrics"]["round"] for event in kept if event["event"] == "round_ended"}
+        for round in metrics:
+            if round["round"] not in ended:
+                self.round_ended(round)
+
+    def _write(self, event: str, **fields: Any) -> None:
+        with open(self._directory / EVENTS, "a") as file:
             file.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
 
 
 class EventReader:
-    """Read the events that were appended since the last call; a line that is not complete yet is left for the next."""
+    """Reads the events that were appended since the last call. An incomplete last line is left for the next call.
+
+    A resumed run replaces the file (see ``EventWriter.rewind``); the reader then skips what it has already returned.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._path, self._offset = directory / EVENTS, 0
+        self._path = directory / EVENTS
+        self._inode, self._offset, self._last = 0, 0, 0.0
 
     def read(self) -> list[dict[str, Any]]:
+        """Return the new events; none if there is no file yet."""
         try:
             with open(self._path, "rb") as file:
-                file.seek(self._offset)
+                inode = os.fstat(file.fileno()).st_ino
+                replaced = inode != self._inode
+                file.seek(0 if replaced else self._offset)
                 data = file.read()
+                complete = data[: data.rfind(b"\n") + 1]
+                self._inode, self._offset = inode, file.tell() - len(data) + len(complete)
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        events = [event for event in map(_parse, complete.splitlines()) if event is not None]
+        if replaced:
+            events = [event for event in events if event["time"] > self._last]
+        self._last = max((event["time"] for event in events), default=self._last)
+        return events
 
 
 def replay(event: Mapping[str, Any], observer: Observer) -> None:
-    """Tell an observer about an event that was read from a file."""
+    """Tell an observer about an event that was read from a file; unknown events and ``failed`` are ignored."""
     fields = {name: value for name, value in event.items() if name not in ("time", "event")}
     match event["event"]:
-        case "round_ended":
-            observer.round_ended(fields["metrics"])
-        case "started" | "round_started" | "phase_started" | "client_failed" | "ended" as name:
+        case "started" | "round_started" | "phase_started" | "client_failed" | "round_ended" | "ended" as name:
             getattr(observer, name)(**fields)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line; ``None`` for a line that was cut short when the run was killed."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and {"time", "event"} <= event.keys() else None

@@ -1,4 +1,4 @@
-"""What a run tells of itself while it goes on. The base class says nothing but which clients failed, to the log."""
+"""Observers: objects that follow the progress of a run."""
 
 import logging
 from collections.abc import Mapping
@@ -8,52 +8,69 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None: ...
+    """Base class of observers. It ignores everything except failed clients, which it logs as warnings."""
 
-    def round_started(self, round: int) -> None: ...
+    def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
+        """Called once before the first round.
 
-    def phase_started(self, name: str, clients: int) -> None: ...
+        Args:
+            title: Method and data set, for people.
+            rounds: Number of the last round.
+            first_round: The round that comes next; above 1 in a resumed run.
+            phases: Exchanges with clients per round.
+            device: Where the server computes.
+        """
 
-    def progressed(self, who: str, done: int, total: int) -> None: ...
+    def round_started(self, round: int) -> None:
+        """Called at the start of each round."""
+
+    def phase_started(self, name: str, clients: int) -> None:
+        """Called at the start of each phase; ``clients`` is 0 for the server's own work."""
+
+    def progressed(self, who: str, done: int, total: int) -> None:
+        """Called during a phase with the client at work (or a label for several), and its steps."""
 
     def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
+        """Called for each client whose reply does not count; ``reason`` ends with the error's code if it has one."""
         log.warning("round %d: %s is out (%s: %s)", round, client, phase, reason)
 
-    def round_ended(self, metrics: Mapping[str, Any]) -> None: ...
+    def round_ended(self, metrics: Mapping[str, Any]) -> None:
+        """Called after each round is checkpointed, with its line of ``metrics.jsonl``."""
 
-    def ended(self) -> None: ...
+    def ended(self) -> None:
+        """Called once after the last round, or when the run is interrupted."""
 
 
 class Observers(Observer):
-    """Forward every event to several observers, in order."""
+    """Forwards every call to several observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
-        for each in self._observers:
-            each.started(title=title, rounds=rounds, first_round=first_round, phases=phases, device=device)
+        for observer in self._observers:
+            observer.started(title=title, rounds=rounds, first_round=first_round, phases=phases, device=device)
 
     def round_started(self, round: int) -> None:
-        for each in self._observers:
-            each.round_started(round)
+        for observer in self._observers:
+            observer.round_started(round)
 
     def phase_started(self, name: str, clients: int) -> None:
-        for each in self._observers:
-            each.phase_started(name, clients)
+        for observer in self._observers:
+            observer.phase_started(name, clients)
 
     def progressed(self, who: str, done: int, total: int) -> None:
-        for each in self._observers:
-            each.progressed(who, done, total)
+        for observer in self._observers:
+            observer.progressed(who, done, total)
 
     def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
-        for each in self._observers:
-            each.client_failed(round, phase, client, reason)
+        for observer in self._observers:
+            observer.client_failed(round, phase, client, reason)
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
-        for each in self._observers:
-            each.round_ended(metrics)
+        for observer in self._observers:
+            observer.round_ended(metrics)
 
     def ended(self) -> None:
-        for each in self._observers:
-            each.ended()
+        for observer in self._observers:
+            observer.ended()

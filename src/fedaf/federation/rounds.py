@@ -8,13 +8,33 @@ from dataclasses import dataclass, field
 import torch
 
 from fedaf.federation.observer import Observer
-from fedaf.protocol import BelowQuorum, Engine, FedafError, Key, Method, Payload, Phase, Refused, ServerState
-from fedaf.protocol.transport import Replied, Request, Transport
+from fedaf.protocol import (
+    BelowQuorum,
+    Delivery,
+    Engine,
+    Failed,
+    FedafError,
+    Key,
+    Method,
+    Payload,
+    Phase,
+    Refused,
+    Replied,
+    Request,
+    ServerState,
+    Transport,
+)
 
 
 @dataclass(frozen=True)
 class RoundRules:
-    """What the federation demands of a round."""
+    """What the federation requires of a round.
+
+    Args:
+        participation: Fraction of the clients that are asked.
+        quorum: Fraction of the asked clients that must reply in every phase.
+        deadline: Seconds that a phase may take; ``None`` means no limit.
+    """
 
     participation: float = 1.0
     quorum: float = 0.5
@@ -23,8 +43,18 @@ class RoundRules:
 
 @dataclass
 class RoundReport:
-    """What a round cost: seconds by phase, and of them those that were no work (where a transport tells); bytes by
-    phase and client, those of evaluation apart; who was asked, whose round counts, who failed and why."""
+    """What happened in a round, and what it cost.
+
+    Args:
+        asked: Clients that were asked in the first phase.
+        accepted: Clients whose replies to all phases were accepted.
+        seconds: Time by phase.
+        overhead: Time that was not work, by phase, where the transport measures it.
+        upload: Bytes by phase and client, without the evaluation.
+        download: Bytes by phase and client, without the evaluation.
+        evaluation: Bytes of the evaluation by direction and client.
+        failures: Reason by client, starting with the phase.
+    """
 
     asked: list[str]
     accepted: list[str] = field(default_factory=list)
@@ -37,7 +67,7 @@ class RoundReport:
 
 
 def participants(clients: Sequence[str], participation: float, key: Key) -> list[str]:
-    """The clients of a round: a random share of all, at least one, in their usual order."""
+    """Draw the clients of a round: a random fraction, at least one, in their usual order."""
     count = max(1, round(participation * len(clients)))
     chosen = set(key.numpy().permutation(len(clients))[:count].tolist())
     return [client for i, client in enumerate(clients) if i in chosen]
@@ -51,18 +81,36 @@ def play_round(
     clients: Sequence[str],
     accepted: Mapping[str, int],
     run: str,
-    terms: RoundRules,
+    rules: RoundRules,
     engine: Engine,
     observer: Observer,
     evaluation: Phase | None = None,
 ) -> tuple[ServerState, RoundReport]:
-    """Ask, collect, check and fold for each phase, then let the server finish; ``evaluation`` comes last, for methods
-    that have none of their own. Raises ``BelowQuorum`` where too few clients are left; the caller's state is untouched
-    then."""
-    server = server.next_round(len({*clients, *accepted}))  # with those who were here before and may come back
-    active = participants(clients, terms.participation, server.key.derive("participants", server.round))
+    """Play one round: in each phase ask, collect, check and aggregate; then the server's own work; then evaluate.
+
+    Args:
+        server: State before the round.
+        method: The method.
+        transport: Delivers requests to the clients.
+        clients: Clients that can be asked.
+        accepted: The last accepted round of each client.
+        run: Identifies the run to its clients.
+        rules: Participation, quorum and deadline.
+        engine: Computes the server's own work.
+        observer: Told about progress.
+        evaluation: Evaluation phase for methods that have none.
+
+    Returns:
+        The state after the round, and the report.
+
+    Raises:
+        BelowQuorum: Too few clients replied. The caller's state is unchanged.
+        FedafError: The model is no longer finite.
+    """
+    server = server.next_round(len({*clients, *accepted}))  # including clients that are away and may return
+    active = participants(clients, rules.participation, server.key.derive("participants", server.round))
     report = RoundReport(active)
-    needed = max(1, math.ceil(terms.quorum * len(active) - 1e-9))  # 0.07 of 100 is 7, whatever floats say
+    needed = max(1, math.ceil(rules.quorum * len(active) - 1e-9))  # 0.07 of 100 is 7, despite rounding errors
     observer.round_started(server.round)
 
     def exchange(server: ServerState, phase: Phase, accepted: Mapping[str, int]) -> dict[str, Payload]:
@@ -75,7 +123,7 @@ def play_round(
                 accepted=accepted.get(client, 0),
                 key=server.key.derive("client", client, server.round, phase.name),
                 ask=phase.ask(server, client),
-                seconds=terms.deadline,
+                seconds=rules.deadline,
             )
             for client in active
         }
@@ -87,8 +135,9 @@ def play_round(
         active = list(replies)
         if len(active) < needed:
             raise BelowQuorum(
-                f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients answered, "
-                f"{needed} are needed ({_by_reason(report.failures)})"
+                f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients replied, "
+                f"{needed} are needed ({_by_reason(report.failures)})",
+                code="FEDAF-QUORUM",
             )
         server = phase.aggregate(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
@@ -98,7 +147,10 @@ def play_round(
     server = method.finish(server, engine)
     report.seconds["server"] = time.perf_counter() - started
     if not all(bool(torch.isfinite(t).all()) for t in server.model.values() if t.is_floating_point()):
-        raise FedafError(f"round {server.round}: the server's model is no longer finite; lower its learning rate.")
+        raise FedafError(
+            f"round {server.round}: the server's model is no longer finite; lower its learning rate.",
+            code="FEDAF-MODEL-NOT-FINITE",
+        )
     evaluation = method.evaluation or evaluation
     if evaluation is not None:
         started = time.perf_counter()
@@ -124,33 +176,39 @@ def _collect(
     report: RoundReport,
     observer: Observer,
 ) -> dict[str, Payload]:
-    """The replies that keep to the schema; everything else becomes a reason in the report."""
+    """Return the valid replies; every other delivery becomes a failure in the report."""
     round = next(iter(requests.values())).round
     report.download[phase.name] = {client: request.ask.nbytes for client, request in requests.items()}
     deliveries = transport.deliver(phase, requests, observer.progressed)
     replies: dict[str, Payload] = {}
-    spent: list[Mapping[str, float]] = []
+    seconds: list[Mapping[str, float]] = []
     for client, request in requests.items():
-        delivery = deliveries[client]
-        try:
-            if not isinstance(delivery, Replied):
-                raise Refused(delivery.reason)
-            phase.schema(request.ask).validate(delivery.payload)
-        except Refused as refusal:
-            report.failures[client] = f"{phase.name}: {refusal}"
-            observer.client_failed(round, phase.name, client, str(refusal))
+        delivery = _checked(phase, request, deliveries[client])
+        if not isinstance(delivery, Replied):
+            report.failures[client] = f"{phase.name}: {delivery.reason}"
+            observer.client_failed(round, phase.name, client, delivery.reason)
             continue
         replies[client] = delivery.payload
         if delivery.seconds:
-            spent.append(delivery.seconds)
-    if spent:
-        report.overhead[phase.name] = _overhead(spent)
+            seconds.append(delivery.seconds)
+    if seconds:
+        report.overhead[phase.name] = _overhead(seconds)
     report.upload[phase.name] = {client: reply.nbytes for client, reply in replies.items()}
     return replies
 
 
-def _overhead(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What a phase took beside work, in the mean of its clients: in all, and the parts of it that clients tell of."""
-    everything = sum(one["elapsed"] - one["work"] for one in spent)
-    parts = {name: sum(one[name] for one in spent) / len(spent) for name in ("import", "data", "model")}
-    return {"all": everything / len(spent), **parts}
+def _checked(phase: Phase, request: Request, delivery: Delivery) -> Delivery:
+    """Return the delivery, or the failure of a reply that breaks the phase's schema."""
+    try:
+        if isinstance(delivery, Replied):
+            phase.schema(request.ask).validate(delivery.payload)
+    except Refused as refusal:
+        return Failed.from_error(refusal)
+    return delivery
+
+
+def _overhead(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean time per client that was not work: in total, and the parts that clients report."""
+    total = sum(one["elapsed"] - one["work"] for one in seconds)
+    parts = {name: sum(one[name] for one in seconds) / len(seconds) for name in ("import", "data", "model")}
+    return {"all": total / len(seconds), **parts}

@@ -1,4 +1,4 @@
-"""The record of a run on disk: re-runnable, resumable, and all that reports are made from."""
+"""The directory of a run: everything needed to run it again, to resume it, and to report it."""
 
 import fcntl
 import io
@@ -6,61 +6,105 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from fedaf.common.files import write_atomically
-from fedaf.errors import InUse
-from fedaf.protocol import Exhibit, UserError
+from fedaf.errors import FedafError, InUse, UserError
+from fedaf.federation.events import EVENTS, EventWriter
+from fedaf.protocol import Exhibit
 
 CONFIG, PARTITION, METRICS, RESULT = "config.toml", "partition.json", "metrics.jsonl", "result.json"
 CONDENSED, INDEX = "condensed", "index.json"
 
+_LOCK = ".lock"
+
 
 class RunDirectory:
-    """A directory that this process holds for itself until it ends."""
+    """A run directory that this process has locked, until it is closed or the process ends.
+
+    As a context manager it is closed at the end of the block, and a ``FedafError`` that leaves the block is recorded
+    as the event ``failed``.
+
+    Args:
+        path: An existing directory.
+
+    Raises:
+        InUse: Another process has locked it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        self._lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise InUse(f"{path} is in use by another run that is still going on.") from error
+            raise InUse(
+                f"another process is running in {path}; wait for it or choose another directory.",
+                code="FEDAF-RUN-LOCKED",
+            ) from error
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
-        """A new directory; one that holds anything is refused."""
+        """Create and lock a directory for a new run.
+
+        Raises:
+            UserError: The path exists and is not an empty directory.
+        """
         refuse_in_use(path)
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, FedafError):
+            EventWriter(self.path).failed(error)
+        self.close()
+
     def close(self) -> None:
+        """Release the lock."""
         os.close(self._lock)
 
     def write(self, name: str, content: str) -> None:
+        """Write a text file, atomically."""
         write_atomically(self.path / name, content)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Append the line of one round to ``metrics.jsonl``, and flush it to disk."""
         with open(self.path / METRICS, "a") as file:
             file.write(json.dumps(metrics, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def rewind_metrics(self, last_round: int) -> None:
-        """Forget rounds after ``last_round``: a killed run may have logged one it had not checkpointed."""
+    def rewind(self, last_round: int) -> None:
+        """Drop the metrics and events of rounds after ``last_round``: a killed run may have logged one more round
+        than it checkpointed.
+
+        Raises:
+            UserError: ``metrics.jsonl`` does not hold rounds 1 to ``last_round``.
+        """
         kept = read_metrics(self.path)[:last_round]
         if [m.get("round") for m in kept] != list(range(1, last_round + 1)):
-            raise UserError(f"{self.path / METRICS} is damaged: it does not hold rounds 1 to {last_round}.")
-        self.write(METRICS, "".join(json.dumps(m) + "\n" for m in kept))
+            raise UserError(
+                f"{self.path / METRICS} is damaged: it does not hold rounds 1 to {last_round}; restore the file from a "
+                "backup.",
+                code="FEDAF-RUN-METRICS",
+            )
+        if last_round:
+            self.write(METRICS, "".join(json.dumps(m) + "\n" for m in kept))
+        EventWriter(self.path).rewind(kept)
 
     def write_exhibits(self, exhibits: Mapping[str, Exhibit]) -> None:
-        """What clients shared, as pictures without loss: a sheet each, a row for each class, a pixel between images;
-        an index says which classes they are."""
+        """Write the images that clients shared, one PNG per client with one row per class, and an index."""
         if not exhibits:
             return
         folder = self.path / CONDENSED
@@ -84,15 +128,24 @@ def _sheet(images: Tensor) -> Image.Image:
 
 
 def refuse_in_use(path: Path) -> None:
-    """Raise ``UserError`` for a path that holds anything a new run could spoil."""
+    """Check that a path can become the directory of a new run.
+
+    A directory that holds only the events of a run that failed before it started is accepted.
+
+    Raises:
+        UserError: The path is a file, or a directory that is not empty.
+    """
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; choose another --out.")
-    if path.exists() and any(path.iterdir()):
-        raise UserError(f"{path} is in use; choose another --out, or go on with --resume {path}.")
+        raise UserError(f"{path} is a file; choose another --out.", code="FEDAF-RUN-NOT-A-DIRECTORY")
+    if path.exists() and any(found.name not in (_LOCK, EVENTS) for found in path.iterdir()):
+        raise UserError(
+            f"{path} is in use; choose another --out, or continue the run with --resume {path}.",
+            code="FEDAF-RUN-DIRECTORY-IN-USE",
+        )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rounds of a run; a last line cut short by a kill is left out."""
+    """Return the metrics of each round; an incomplete last line (after a kill) is left out."""
     try:
         lines = (path / METRICS).read_text(errors="replace").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The vocabulary: what may travel, who asks, who answers, and where random numbers come from."""
+"""The vocabulary of fedaf: methods, clients, the messages between them, and random keys."""
 
 from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.contract import (
@@ -17,21 +17,26 @@ from fedaf.protocol.contract import (
     Workload,
 )
 from fedaf.protocol.keys import Key
+from fedaf.protocol.messages import Delivery, Failed, Replied, Request, Silent
 from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, read_scalars, select, to_cpu, unpack
 from fedaf.protocol.policy import Policy
 from fedaf.protocol.schema import Field, Number, Schema, like
+from fedaf.protocol.transport import Listener, Transport
 
 __all__ = [
     "Architecture",
     "BelowQuorum",
     "Client",
     "DeadlineExceeded",
+    "Delivery",
     "Disclosure",
     "Engine",
     "Exhibit",
+    "Failed",
     "FedafError",
     "Field",
     "Key",
+    "Listener",
     "Method",
     "Number",
     "Options",
@@ -40,12 +45,16 @@ __all__ = [
     "Phase",
     "Policy",
     "Refused",
+    "Replied",
+    "Request",
     "Scalar",
     "Schema",
     "ServerState",
     "Shard",
+    "Silent",
     "Task",
     "Tensors",
+    "Transport",
     "UserError",
     "Workload",
     "like",

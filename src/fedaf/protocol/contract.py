@@ -1,8 +1,61 @@
-"""The contract between a method, its clients, its server, and whatever carries the messages.
+"""The contract between a method, its clients and its server.
 
-A method is a tuple of phases and a last step on the server. In each phase the server asks, every client works on
-its own data and replies, and the server folds the replies into its state. All state is explicit, all of it is
-tensors, and nothing here knows which engine computes or which transport carries.
+A method is a tuple of phases and a last step on the server (``finish``). In each phase the server asks, every client
+works on its own data and replies, and the server aggregates the replies into its state. All state is explicit. A method
+does not know its transport or its engine.
+
+Example:
+    A complete method: each client takes one gradient step, and the server averages the models. Saved as
+    ``fedsgd.py``, it runs with ``fedaf run --method fedsgd:FedSGD``::
+
+        from dataclasses import replace
+
+        import torch
+        from torch.nn import functional as F
+
+        from fedaf.data.pixels import normalise
+        from fedaf.protocol import Method, Options, Outcome, Payload, Phase, Schema, like
+
+
+        class Step(Phase):
+            name = "step"
+
+            def __init__(self, method):
+                self.method = method
+
+            def ask(self, server, client_id):
+                return Payload(server.model)
+
+            def schema(self, ask):
+                return Schema(like(ask.tensors))
+
+            def work_one(self, ask, client, engine):
+                model = self.method.build_model(client.key)
+                model.load_state_dict(ask.tensors)
+                images = normalise(client.shard.images, self.method.task.mean, self.method.task.std)
+                F.cross_entropy(model(images), client.shard.labels).backward()
+                stepped = {name: p - self.method.options.lr * p.grad for name, p in model.named_parameters()}
+                return Outcome(Payload({**model.state_dict(), **stepped}))
+
+            def aggregate(self, server, replies):
+                models = [reply.tensors for reply in replies.values()]
+                mean = {
+                    name: torch.stack([model[name].double() for model in models]).mean(0).to(tensor.dtype)
+                    for name, tensor in server.model.items()
+                }
+                return replace(server, model=mean)
+
+
+        class FedSGDOptions(Options):
+            lr: float = 0.5
+
+
+        class FedSGD(Method):
+            Options = FedSGDOptions
+
+            @property
+            def phases(self):
+                return (Step(self),)
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +76,18 @@ from fedaf.protocol.schema import Schema
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned. The normalisation constants come from the catalog or the user, never from clients'
-    data; ``augment`` names the variations of training images, one choice for every method of a comparison."""
+    """What is to be learned.
+
+    Args:
+        dataset: Name of the data set.
+        channels: Channels of an image.
+        height: Height of an image.
+        width: Width of an image.
+        num_classes: Number of classes.
+        mean: Mean per channel for normalisation, from the catalog or the user, never from clients' data.
+        std: Standard deviation per channel.
+        augment: Augmentations of training images, the same for every method of a comparison.
+    """
 
     dataset: str
     channels: int
@@ -37,13 +100,20 @@ class Task:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
         return (self.channels, self.height, self.width)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One client's private data: images uint8 [N, C, H, W], labels int64 [N]. ``test`` are data of the same kind that
-    the client does not train on, where it has any."""
+    """One client's private data.
+
+    Args:
+        images: uint8 [N, C, H, W].
+        labels: int64 [N].
+        num_classes: Number of classes of the task, not only of this client.
+        test: The client's test data, if it has any.
+    """
 
     images: Tensor
     labels: Tensor
@@ -55,17 +125,25 @@ class Shard:
 
     @property
     def counts(self) -> list[int]:
-        """How many samples of each class the client holds."""
+        """Number of samples per class."""
         return torch.bincount(self.labels, minlength=self.num_classes).tolist()
 
     def rows_of(self, label: int) -> Tensor:
+        """Return the indices of the samples of one class."""
         return (self.labels == label).nonzero().squeeze(1)
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client in one phase. ``state`` is what it kept, committed before this round; ``scratch`` is what earlier
-    phases of this round left."""
+    """One client in one phase.
+
+    Args:
+        id: Name of the client.
+        shard: Its data.
+        key: Its random key for this round and phase.
+        state: The state that it kept after the last accepted round.
+        scratch: What earlier phases of this round stored.
+    """
 
     id: str
     shard: Shard
@@ -76,9 +154,14 @@ class Client:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A client's answer. ``state`` replaces its state, but only once the server has accepted the round; ``scratch``
-    is for the later phases of this round. ``None`` leaves either as it was. ``images`` says how many condensed images
-    the reply holds, which the client keeps count of."""
+    """The result of a client's work in one phase.
+
+    Args:
+        reply: What is sent to the server.
+        state: Replaces the client's state after the server accepts the round; ``None`` keeps the old one.
+        scratch: For the later phases of this round; ``None`` keeps what is there.
+        images: Number of condensed images in the reply, which the client counts.
+    """
 
     reply: Payload
     state: Tensors | None = None
@@ -118,54 +201,76 @@ class ServerState:
 
 
 class Engine(Protocol):
-    """Where and how a phase computes."""
+    """Computes the phases, on some device and with some precision."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """The device that tensors must be on."""
 
     def chunks(self, count: int, item_bytes: int) -> Iterator[slice]:
-        """Cut ``count`` items of ``item_bytes`` each into slices that fit the memory budget."""
+        """Split ``count`` items of ``item_bytes`` each into slices that fit the memory budget."""
 
     def tick(self, done: int, total: int) -> None:
-        """Tell how far the work is. Called between steps; raises ``DeadlineExceeded`` when time is up."""
+        """Report progress between steps.
+
+        Raises:
+            DeadlineExceeded: The time for this phase is over.
+        """
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Inside, networks compute in the precision that the user chose."""
+        """Return a context in which networks compute in the user's precision."""
 
     def in_fp32(self) -> Self:
-        """This engine in float32, for work that cannot bear less."""
+        """Return this engine in float32, for work that needs full precision."""
 
     def capture(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The same step, to be called many times; an engine may record what it does on the device and replay that. So
-        a step reads and writes tensors that stay where they are, and nothing in it depends on their values."""
+        """Return the same step, perhaps captured as a CUDA graph, to be called many times.
+
+        A step must read and write tensors in place, and its control flow must not depend on their values.
+        """
 
 
 class Phase(ABC):
-    """One exchange between the server and its clients. Only ``work_one`` says what a client does."""
+    """One exchange between the server and its clients. ``work_one`` defines what a client does."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        """What the server sends to this client."""
+        """Return what the server sends to a client."""
 
     @abstractmethod
     def schema(self, ask: Payload) -> Schema:
-        """What a reply to ``ask`` may contain."""
+        """Return what a reply to ``ask`` must contain. Replies that differ are refused."""
 
     @abstractmethod
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
-        """What one client does."""
+        """Do the work of one client.
+
+        Args:
+            ask: What the server sent.
+            client: The client's data, random key and state.
+            engine: Computes.
+
+        Returns:
+            The reply, and the state to keep.
+
+        Raises:
+            Refused: This client cannot take part; the others continue.
+        """
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
-        """The same for a cohort on one device, in order. Override it where clients can share one computation; the
-        outcomes must be those of ``work_one``."""
+        """Do the work of several clients on one device, in order.
+
+        Override this method if clients can share one computation. The outcomes must equal those of ``work_one``. If it
+        raises, the clients are retried one by one.
+        """
         for ask, client in zip(asks, clients, strict=True):
             yield self.work_one(ask, client, engine)
 
     @abstractmethod
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        """What the server makes of the replies it accepted."""
+        """Return the server's state after the accepted replies, by client."""
 
 
 #: How every table of settings is read: no unknown keys, no infinities, true is not 1.
@@ -180,7 +285,12 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Exhibit:
-    """Images a client shared, for people to look at: uint8 [classes, images, C, H, W]."""
+    """Images that a client shared, for people to look at.
+
+    Args:
+        classes: The class of each row.
+        images: uint8 [classes, images per class, C, H, W].
+    """
 
     classes: list[int]
     images: Tensor
@@ -188,7 +298,12 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Workload:
-    """Images through the model in one round, to estimate its time: without and with a backward pass."""
+    """The work of one round, to estimate its time.
+
+    Args:
+        forward: Images that pass through the model without a backward pass.
+        backward: Images that pass through the model with a backward pass.
+    """
 
     forward: float
     backward: float
@@ -196,8 +311,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What one round takes out of a client, in the terms its policy is written in. ``fewest_samples`` stand behind
-    whatever is sent (0: nothing is sent); ``images`` are condensed images by class, and how they come about."""
+    """What one round reveals about a client, to be checked against its policy.
+
+    Args:
+        fewest_samples: The smallest number of samples behind anything that is sent; 0 if nothing is sent.
+        images: Condensed images by class.
+        local_steps: Condensation steps before images are sent.
+        initialisation: What condensed images start from: ``mean``, ``noise`` or ``real``.
+    """
 
     fewest_samples: int
     images: Mapping[int, int] = field(default_factory=dict)
@@ -207,24 +328,34 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The network to train: ``build`` makes one for the task, initialised from a key. Its features are the input of
-    the layer called ``classifier``; ``None`` is the last Linear in execution order."""
+    """The network to train.
+
+    Args:
+        build: Builds the network for the task, with weights initialised from a key.
+        classifier: Name of the layer whose input is the features; ``None`` means the last Linear in execution order.
+    """
 
     build: Callable[[Key], nn.Module]
     classifier: str | None = None
 
 
 class Method(ABC):
-    """A federated learning method: its options, its phases, and the server's own work after the last of them."""
+    """Base class of methods: options, phases, and the server's own work after the last phase.
+
+    Args:
+        options: An instance of ``Options``, from the ``[method]`` table of the configuration.
+        task: What is to be learned.
+        architecture: The network to train.
+    """
 
     Options: ClassVar[type[Options]] = Options
     #: The frozen dataclass of what the server keeps between rounds (see ``fedaf.protocol.records``), if anything.
     Memory: ClassVar[type[Any] | None] = None
     #: The method's name in tables and figures; unset: the name it is registered under.
     title: ClassVar[str] = ""
-    #: Raise it with every change that changes the numbers of a run; runs of different versions are never averaged.
+    #: Bump on every change that changes the numbers of a run. Runs of different versions are never averaged.
     version: ClassVar[int] = 1
-    #: The name under which presets keep values for this class and all that derive from it; unset: none of its own.
+    #: The name under which presets have values for this class and its subclasses; empty means no values.
     family: ClassVar[str] = ""
 
     def __init__(self, options: Any, task: Task, architecture: Architecture) -> None:
@@ -235,29 +366,39 @@ class Method(ABC):
     @property
     @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
-        """The exchanges of one round, in order."""
+        """The phases of one round, in order."""
 
     @property
     def evaluation(self) -> Phase | None:
-        """An exchange after the server's own work, for the report only, for methods with personal models: clients
-        answer from the state that this round left them, and keep it as it is."""
+        """A phase after the server's own work, for the report only, for methods with personal models.
+
+        Clients work from the state that this round produced, and do not change it. ``aggregate`` logs
+        ``personal_accuracy`` and ``personal_samples`` by client.
+        """
         return None
 
     def phase(self, name: str) -> Phase:
-        """The phase a request names; ``Refused`` where the method has none of that name."""
+        """Return the phase of this name.
+
+        Raises:
+            Refused: The method has no such phase.
+        """
         known = [*self.phases, *([self.evaluation] if self.evaluation else [])]
         for phase in known:
             if phase.name == name:
                 return phase
-        raise Refused(f"there is no phase {name[:80]!r}; this method has {', '.join(p.name for p in known)}")
+        raise Refused(
+            f"there is no phase {name[:80]!r}; expected one of {', '.join(p.name for p in known)}",
+            code="FEDAF-REQUEST-PHASE",
+        )
 
     def build_model(self, key: Key) -> nn.Module:
-        """The model to train, initialised from ``key``; override it to add a head."""
+        """Return the model to train, initialised from ``key``. Override this method to add a head."""
         return self.architecture.build(key)
 
     @property
     def classifier(self) -> str | None:
-        """The layer of that model whose input are its features; ``None`` is the last Linear in execution order."""
+        """Name of the model's layer whose input is the features; ``None`` means the last Linear in execution order."""
         return self.architecture.classifier
 
     def initial(self, key: Key) -> ServerState:
@@ -266,21 +407,35 @@ class Method(ABC):
         return ServerState(key=key, model=model, memory=None if self.Memory is None else self.Memory())
 
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:  # noqa: B027 - most methods take any split
-        """Raise ``UserError`` where these options cannot work on this split (class counts by client)."""
+        """Check the options against the split, before the run starts.
+
+        Args:
+            counts: Samples per class, by client.
+
+        Raises:
+            UserError: The method cannot work on this split.
+        """
 
     def finish(self, server: ServerState, engine: Engine) -> ServerState:
-        """The server's own work of the round, after the last fold."""
+        """Do the server's own work after the last phase, and return its new state."""
         return server
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
-        """What clients shared that can be looked at, by client."""
+        """Return the images that clients shared, by client."""
         return {}
 
     def discloses(self, counts: Sequence[int]) -> Disclosure | None:
-        """What a round takes out of a client with these samples by class; ``None`` where the method does not tell. Then
-        only clients whose policy names the method take part in it."""
+        """Return what a round reveals about a client.
+
+        Args:
+            counts: The client's samples per class.
+
+        Returns:
+            The disclosure, or ``None`` if the method does not say. The client's policy can then only allow or refuse
+            the method by name.
+        """
         return None
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload | None:
-        """The work of one round, where the method can tell."""
+        """Return the work of one round for these samples per class by client, or ``None`` if unknown."""
         return None

@@ -1,4 +1,4 @@
-"""What travels between server and client: named tensors and named scalars, and nothing that can run."""
+"""The content of a message: named tensors and named scalars, in a format that cannot carry code."""
 
 import json
 from collections.abc import Mapping
@@ -20,32 +20,44 @@ _LENGTH_BYTES = 8  # safetensors starts with the length of its JSON header, litt
 
 @dataclass(frozen=True)
 class Payload:
-    """One message. ``encode`` and ``decode`` are inverse; the container is safetensors, so no pickle is involved."""
+    """The content of one message.
+
+    ``encode`` and ``decode`` are inverse. The container is safetensors, so no pickle is involved.
+
+    Args:
+        tensors: Tensors by name.
+        scalars: Numbers, booleans and strings by name.
+    """
 
     tensors: Tensors = field(default_factory=dict)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of content: what every transport must carry, whatever framing it adds."""
+        """Size of the content in bytes, without the framing that a transport adds."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values()) + len(self._scalar_json())
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What goes beside the tensors in ``pack``."""
+        """The scalars as the metadata of a safetensors file."""
         return {_SCALARS: self._scalar_json()}
 
     def encode(self) -> bytes:
+        """Return the payload as bytes."""
         return pack(self.tensors, self.metadata)
 
     @classmethod
     def decode(cls, data: bytes, *, max_bytes: int | None = None) -> "Payload":
-        """Read a message from an untrusted peer, or raise ``Refused``; what it *means* is for ``Schema`` to judge."""
+        """Read a message from an untrusted peer. Check the result with a ``Schema`` before use.
+
+        Raises:
+            Refused: The bytes are not a message, or there are more than ``max_bytes``.
+        """
         return cls.from_parts(*unpack(data, max_bytes=max_bytes))
 
     @classmethod
     def from_parts(cls, tensors: Tensors, metadata: Mapping[str, str]) -> "Payload":
-        """From what ``unpack`` gave."""
+        """Build a payload from the tensors and metadata that ``unpack`` returned."""
         return cls(tensors, read_scalars(metadata.get(_SCALARS) or "{}"))
 
     def _scalar_json(self) -> str:
@@ -53,7 +65,7 @@ class Payload:
 
 
 def pack(tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors as the bytes of a safetensors file; unlike safetensors' own, names may share a tensor."""
+    """Return tensors as the bytes of a safetensors file; unlike in safetensors itself, names may share a tensor."""
     laid_out: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -65,42 +77,62 @@ def pack(tensors: Tensors, metadata: dict[str, str] | None = None) -> bytes:
 
 
 def unpack(data: bytes, *, max_bytes: int | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The inverse of ``pack`` for bytes nobody vouches for: tensors and metadata, or ``Refused``."""
+    """Read untrusted bytes that ``pack`` should have made.
+
+    Returns:
+        The tensors and the metadata.
+
+    Raises:
+        Refused: The bytes cannot be read, or there are more than ``max_bytes``.
+    """
     if max_bytes is not None and len(data) > max_bytes:
-        raise Refused(f"a message of {len(data)} bytes is over the limit of {max_bytes}")
+        raise Refused(
+            f"a message of {len(data)} bytes is over the limit of {max_bytes} bytes", code="FEDAF-MESSAGE-SIZE"
+        )
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > HEADER_LIMIT:
         raise Refused(
-            f"a message of {len(data)} bytes cannot be read (its header is {length} bytes, the limit is {HEADER_LIMIT})"
+            f"a message of {len(data)} bytes cannot be read (its header has {length} bytes, the limit is "
+            f"{HEADER_LIMIT})",
+            code="FEDAF-MESSAGE-UNREADABLE",
         )
     try:
         tensors = safetensors.torch.load(data)
         metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__") or {}
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-        raise Refused(f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})") from error
+        raise Refused(
+            f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})", code="FEDAF-MESSAGE-UNREADABLE"
+        ) from error
     return tensors, metadata
 
 
 def read_scalars(text: str) -> dict[str, Scalar]:
-    """Named numbers, booleans and strings from JSON, or ``Refused``."""
+    """Read named numbers, booleans and strings from untrusted JSON.
+
+    Raises:
+        Refused: The text is not JSON, or holds anything else.
+    """
     try:
         scalars = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"the scalars of a message cannot be read ({str(error)[:120]})") from error
+        raise Refused(
+            f"the scalars of a message cannot be read ({str(error)[:120]})", code="FEDAF-MESSAGE-UNREADABLE"
+        ) from error
     if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
-        raise Refused("the scalars of a message must be numbers, booleans or strings")
+        raise Refused("the scalars of a message must be numbers, booleans or strings", code="FEDAF-MESSAGE-UNREADABLE")
     return scalars
 
 
 def select(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
-    """The tensors whose name starts with ``prefix``, without it."""
+    """Return the tensors whose names start with ``prefix``, with the prefix removed."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
-    """The inverse of ``select``."""
+    """Return the tensors with ``prefix`` before every name: the inverse of ``select``."""
     return {prefix + name: t for name, t in tensors.items()}
 
 
 def to_cpu(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, without their gradients."""
     return {name: t.detach().to("cpu") for name, t in tensors.items()}

@@ -1,4 +1,4 @@
-"""What a reply may contain. Everything a peer sends is checked against one of these before it is used."""
+"""Schemas: what a reply may contain. Everything a peer sends is checked against a schema before it is used."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,8 +17,16 @@ _MOST_BATCHES = 1 << 32  # what a client may add to a count in one round
 
 @dataclass(frozen=True)
 class Field:
-    """A tensor: its type, its shape and the range of its values. A name in ``shape`` is a length that must agree
-    wherever the same name is used; its bounds stand in ``Schema.lengths``. Floating values must be finite."""
+    """A tensor that a reply must contain. Floating-point values must also be finite.
+
+    Args:
+        dtype: Its data type.
+        shape: Its shape. A string is a named length that must agree wherever the name is used; ``Schema.lengths``
+            has its bounds.
+        low: Smallest value allowed.
+        high: Largest value allowed.
+        equals: The exact value required.
+    """
 
     dtype: torch.dtype
     shape: tuple[int | str, ...]
@@ -29,7 +37,13 @@ class Field:
 
 @dataclass(frozen=True)
 class Number:
-    """A scalar: an ``int`` or a ``float`` within bounds, and within 1e30 in any case."""
+    """A scalar that a reply must contain. Its magnitude may not exceed 1e30.
+
+    Args:
+        kind: ``int`` or ``float``; an ``int`` is accepted as a ``float``.
+        low: Smallest value allowed.
+        high: Largest value allowed.
+    """
 
     kind: type
     low: float = -math.inf
@@ -38,7 +52,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Schema:
-    """The tensors and scalars a payload must have, all of them and no others, and ``checks`` across them."""
+    """The exact content of a reply: all of these tensors and scalars, and no others.
+
+    Args:
+        fields: Tensors by name.
+        scalars: Scalars by name.
+        lengths: Bounds (smallest, largest) of the named lengths in shapes.
+        checks: Functions of all tensors, called last; they raise ``Refused``.
+    """
 
     fields: Mapping[str, Field] = field(default_factory=dict)
     scalars: Mapping[str, Number] = field(default_factory=dict)
@@ -47,7 +68,7 @@ class Schema:
 
     @property
     def max_bytes(self) -> int:
-        """The largest honest message: a transport need not read beyond it."""
+        """Size of the largest valid message. A transport may refuse longer ones unread."""
         longest = {name: high for name, (_, high) in self.lengths.items()}
         content = sum(
             math.prod(longest[n] if isinstance(n, str) else n for n in f.shape) * f.dtype.itemsize
@@ -56,45 +77,57 @@ class Schema:
         return content + HEADER_LIMIT
 
     def validate(self, payload: Payload) -> None:
-        """Raise ``Refused`` with the first thing that is wrong."""
+        """Check a payload.
+
+        Raises:
+            Refused: The payload breaks a rule; the message names the first one.
+        """
         _same_names("tensor", payload.tensors, self.fields)
         _same_names("scalar", payload.scalars, self.scalars)
-        seen: dict[str, int] = {}
+        lengths: dict[str, int] = {}
         for name, expected in self.fields.items():
-            self._validate_tensor(name, payload.tensors[name], expected, seen)
+            self._validate_tensor(name, payload.tensors[name], expected, lengths)
         for name, number in self.scalars.items():
             _validate_scalar(name, payload.scalars[name], number)
         for check in self.checks:
             check(payload.tensors)
 
-    def _validate_tensor(self, name: str, value: Tensor, expected: Field, seen: dict[str, int]) -> None:
+    def _validate_tensor(self, name: str, value: Tensor, expected: Field, lengths: dict[str, int]) -> None:
         if value.dtype != expected.dtype:
-            raise Refused(f"{name} is {value.dtype}, not {expected.dtype}")
+            raise Refused(f"{name} is {value.dtype}, expected {expected.dtype}", code="FEDAF-REPLY-TYPE")
         if value.ndim != len(expected.shape):
-            raise Refused(f"{name} has {value.ndim} dimensions, not {len(expected.shape)}")
+            raise Refused(
+                f"{name} has {value.ndim} dimensions, expected {len(expected.shape)}", code="FEDAF-REPLY-SHAPE"
+            )
         for axis, (length, wanted) in enumerate(zip(value.shape, expected.shape, strict=True)):
             if isinstance(wanted, str):
                 low, high = self.lengths[wanted]
                 if not low <= length <= high:
-                    raise Refused(f"{name} has length {length} on axis {axis}, outside {low} to {high}")
-                wanted = seen.setdefault(wanted, length)
+                    raise Refused(
+                        f"{name} has length {length} on axis {axis}, expected {low} to {high}",
+                        code="FEDAF-REPLY-SHAPE",
+                    )
+                wanted = lengths.setdefault(wanted, length)
             if length != wanted:
-                raise Refused(f"{name} has length {length} on axis {axis}, not {wanted}")
+                raise Refused(f"{name} has length {length} on axis {axis}, expected {wanted}", code="FEDAF-REPLY-SHAPE")
         if value.numel() == 0:
             return
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise Refused(f"{name} has values that are not finite")
+            raise Refused(f"{name} has values that are not finite", code="FEDAF-REPLY-NOT-FINITE")
         if expected.low is not None and bool((value < expected.low).any()):
-            raise Refused(f"{name} has values below {expected.low:g}")
+            raise Refused(f"{name} has values below {expected.low:g}", code="FEDAF-REPLY-RANGE")
         if expected.high is not None and bool((value > expected.high).any()):
-            raise Refused(f"{name} has values above {expected.high:g}")
+            raise Refused(f"{name} has values above {expected.high:g}", code="FEDAF-REPLY-RANGE")
         if expected.equals is not None and not torch.equal(value, expected.equals.cpu()):
-            raise Refused(f"{name} is not what was asked for")
+            raise Refused(f"{name} differs from the value asked for", code="FEDAF-REPLY-VALUE")
 
 
 def like(tensors: Tensors) -> dict[str, Field]:
-    """Fields for a model like the one in ``tensors``: the same names, types and shapes, values no training reaches
-    left out, no negative variances or counts of batches, whole numbers not far beyond those in ``tensors``."""
+    """Return the fields of a model with the names, types and shapes of ``tensors``.
+
+    Absurdly large values, negative variances, negative batch counts and integers far above those in ``tensors`` are
+    not allowed.
+    """
 
     def bounds(name: str, tensor: Tensor) -> tuple[float | None, float | None]:
         low = 0 if name.endswith(("running_var", "num_batches_tracked")) else -_LARGEST_WEIGHT
@@ -108,17 +141,19 @@ def like(tensors: Tensors) -> dict[str, Field]:
 def _same_names(kind: str, given: Mapping[str, object], expected: Mapping[str, object]) -> None:
     for name in expected:
         if name not in given:
-            raise Refused(f"the {kind} {name} is missing")
+            raise Refused(f"the {kind} {name} is missing", code="FEDAF-REPLY-NAMES")
     for name in given:
         if name not in expected:
-            raise Refused(f"the {kind} {name[:80]!r} was not asked for")
+            raise Refused(f"the {kind} {name[:80]!r} was not asked for", code="FEDAF-REPLY-NAMES")
 
 
 def _validate_scalar(name: str, value: Scalar, number: Number) -> None:
     fits = isinstance(value, (int, float) if number.kind is float else number.kind) and not isinstance(value, bool)
     if not fits:
-        raise Refused(f"{name} is a {type(value).__name__}, not a {number.kind.__name__}")
+        raise Refused(
+            f"{name} has type {type(value).__name__}, expected {number.kind.__name__}", code="FEDAF-REPLY-TYPE"
+        )
     if not abs(value) <= _LARGEST_SCALAR:  # type: ignore[arg-type]
-        raise Refused(f"{name} is not finite or too large")
+        raise Refused(f"{name} is not finite or too large", code="FEDAF-REPLY-NOT-FINITE")
     if not number.low <= value <= number.high:  # type: ignore[operator]
-        raise Refused(f"{name} is {value!r}, outside {number.low:g} to {number.high:g}")
+        raise Refused(f"{name} is {value!r}, expected {number.low:g} to {number.high:g}", code="FEDAF-REPLY-RANGE")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from fedaf.federation.federation import worst_audit
+from fedaf.federation.summary import worst_audit
 from fedaf.reporting.tables import rounds_to
 
 MIB = 1 << 20

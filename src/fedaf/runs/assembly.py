@@ -1,5 +1,4 @@
-"""The parts of a run, each from its configuration: what an experiment in one process and the sites of a federation over
-a network have in common."""
+"""The parts of a run, each built from its configuration: engine, data, task, model, split."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,8 +17,14 @@ from fedaf.protocol import Architecture, Key, Task, UserError
 
 
 def engine_for(config: Config, *, device: str | None = None, short_lived: bool = False) -> EagerEngine:
-    """The engine a configuration asks for. A ``short_lived`` process compiles only where it is told to; ``device`` is
-    the word of a node's owner, which wins: where it is no GPU, so do the engine and the precision that any has."""
+    """Return the engine of a configuration.
+
+    Args:
+        config: The configuration.
+        device: The device that a node's owner chose; it overrides the configuration. Without a GPU it also sets the
+            engine to ``eager`` and the precision to ``fp32``.
+        short_lived: For a process that serves one request: ``auto`` then means ``eager``, which needs no capture.
+    """
     table = config.run
     where = resolve_device(device or table.device)
     name, precision = table.engine, table.precision
@@ -34,7 +39,7 @@ def engine_for(config: Config, *, device: str | None = None, short_lived: bool =
 def data_for(
     config: Config, folder: Path, *, watch: Callable[[int, int], None] | None = None, entry: DatasetSpec | None = None
 ) -> DataSet:
-    """The data a configuration names, from ``folder``, with its ``validation`` held out (see ``catalog.load``)."""
+    """Load the data of a configuration from ``folder``, with the hold-out set of ``data.validation`` applied."""
     table = config.data
     data = catalog.load(
         table.name,
@@ -48,25 +53,35 @@ def data_for(
 
 
 def spec_for(config: Config) -> DatasetSpec:
-    """What a configuration tells of its data before anyone opens any: all that sites of a network share."""
+    """Return the shape and classes of a configuration's data without loading them, as sites of a network need.
+
+    Raises:
+        UserError: The configuration has too little or contradictory information about its data.
+    """
     table = config.data
     known = CATALOG.get(table.name)
     if known is not None:
         for key in ("shape", "classes"):
             if getattr(table, key) is not None:
-                raise UserError(f"data.{key} is for data that are not of the catalog; leave it out for {table.name}.")
+                raise UserError(
+                    f"data.{key} is for custom data only; remove it for {table.name}.", code="FEDAF-DATA-SHAPE"
+                )
         if known.resized and table.image_size is not None:
             return replace(known, shape=(known.shape[0], table.image_size, table.image_size))
         return known
     if table.shape is None or table.classes is None:
         raise UserError(
-            f"data.name is {table.name!r}, so clients on a network cannot know what is to be learned; give data.shape "
-            '([C, H, W]) and data.classes (["cat", "dog"]).'
+            f"data.name is {table.name!r}, so clients on a network do not know the shape and classes; set data.shape "
+            '([C, H, W]) and data.classes (["cat", "dog"]).',
+            code="FEDAF-DATA-SHAPE",
         )
     if table.name == NO_DATA and table.validation is not None:
-        raise UserError("data.validation holds out images of the server, which has none here; leave it out.")
+        raise UserError(
+            "data.validation needs images on the server, and this one has none; remove it.",
+            code="FEDAF-DATA-VALIDATION",
+        )
     if len(set(table.classes)) != len(table.classes):
-        raise UserError("data.classes names a class twice; give every name once.")
+        raise UserError("data.classes names a class twice; use every name once.", code="FEDAF-DATA-CLASSES")
     channels, height, width = table.shape
     return custom_spec((channels, height, width), tuple(table.classes))
 
@@ -74,15 +89,28 @@ def spec_for(config: Config) -> DatasetSpec:
 def task_for(
     config: Config, shape: Sequence[int], num_classes: int, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Task:
-    """The task of data of this shape; ``mean`` and ``std`` are theirs where the configuration has none."""
+    """Return the task for data of this shape.
+
+    Args:
+        config: The configuration; its ``data.mean`` and ``data.std`` override ``mean`` and ``std``.
+        shape: Channels, height and width.
+        num_classes: Number of classes.
+        mean: Mean per channel, from the catalog.
+        std: Standard deviation per channel, from the catalog.
+
+    Raises:
+        UserError: The number of values does not match the channels, or a standard deviation is not positive.
+    """
     channels, height, width = shape
     mean, std = (
-        tuple(own if own is not None else known) for own, known in ((config.data.mean, mean), (config.data.std, std))
+        tuple(known if chosen is None else chosen)
+        for chosen, known in ((config.data.mean, mean), (config.data.std, std))
     )
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
         raise UserError(
-            f"data.mean has {len(mean)} values and data.std {len(std)}; {config.data.name} needs {channels} of each, "
-            "one a channel, with std above 0."
+            f"data.mean has {len(mean)} values and data.std {len(std)}; expected {channels} of each for "
+            f"{config.data.name}, one per channel, with std above 0.",
+            code="FEDAF-DATA-NORMALISATION",
         )
     return Task(config.data.name, channels, height, width, num_classes, mean, std, tuple(config.training.augment))
 
@@ -103,23 +131,31 @@ def architecture_for(config: Config, task: Task, factory: Factory | None) -> Arc
 
 
 def resolve_auto(config: Config, data: DataSet) -> Config:
-    """The configuration with what only the data could decide."""
+    """Return the configuration with ``auto`` replaced by the kind of split that fits the data."""
     kind = configuration.split_kind(config, has_domains=len(data.domains) > 1)
     return replace(config, partition=config.partition.model_copy(update={"kind": kind}))
 
 
 def split(config: Config, data: DataSet) -> Partition:
-    """Who holds what, for a configuration without ``auto``."""
+    """Split the data over clients, for a configuration without ``auto``.
+
+    Raises:
+        UserError: The data cannot be split this way.
+    """
     table, key = config.partition, Key(config.run.seed).derive("partition")
     labels = data.train.labels.numpy()
     if table.kind == "file":
         if table.path is None:
-            raise UserError("partition.kind = 'file' needs partition.path, a partition.json of an earlier run.")
+            raise UserError(
+                "partition.kind is 'file'; set partition.path to the partition.json of an earlier run.",
+                code="FEDAF-PARTITION-PATH",
+            )
         return Partition.read(Path(table.path), len(labels))
     if table.kind == "domain":
         if data.train.domains is None:
             raise UserError(
-                f"partition.kind = 'domain' needs data with domains, and {data.name} has none; use another."
+                f"partition.kind is 'domain', but {data.name} has no domains; choose another kind.",
+                code="FEDAF-PARTITION-DOMAINS",
             )
         return partition.by_domain(data.train.domains.numpy(), data.domains)
     if table.kind == "iid":

@@ -1,20 +1,23 @@
-"""How long a run will take on this device, from a short measurement of its model."""
+"""Estimates how long a run will take on this device, from a short measurement of its model."""
 
 import time
 from collections.abc import Callable
 
 import torch
 
-from fedaf.runs.experiment import Experiment
 from fedaf.protocol import Key
+from fedaf.runs.experiment import Experiment
 
 _BATCH = {"cpu": 64, "cuda": 512, "mps": 256}
 _REPEATS = 3
 
 
 def seconds(experiment: Experiment) -> float | None:
-    """Images through the model by the method's own count, over the rate measured here; ``None`` where the method
-    cannot tell."""
+    """Return the estimated seconds of a run: the method's workload times the measured seconds per image.
+
+    Returns:
+        The estimate, or ``None`` if the method does not know its workload.
+    """
     work = experiment.method.workload(experiment.counts)
     if work is None:
         return None
@@ -34,15 +37,15 @@ def seconds(experiment: Experiment) -> float | None:
 
     table = experiment.config
     rounds = table.run.rounds * table.federation.participation
-    with Key(0).seeded(engine.device):  # dropout draws, and the caller's numbers are none of its business
+    with Key(0).seeded(engine.device):  # dropout must not advance the caller's generators
         forward_rate, backward_rate = (_rate(engine.capture(step), images) for step in (forward, backward))
         return rounds * (work.forward * forward_rate + work.backward * backward_rate)
 
 
 def _rate(step: Callable[[], None], images: torch.Tensor) -> float:
-    """Seconds an image."""
+    """Return the seconds per image."""
     best = float("inf")
-    for _ in range(_REPEATS + 1):  # the first warms up, and is rarely the best
+    for _ in range(_REPEATS + 1):  # the first one warms up
         started = time.perf_counter()
         step()
         if images.device.type == "cuda":

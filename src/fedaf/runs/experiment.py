@@ -1,11 +1,9 @@
-"""From a configuration to a finished run: data, split, method, transport, federation, and the result on disk."""
+"""Experiments in one process: from a configuration to a finished run. This is the Python API of fedaf."""
 
-import json
 import logging
-import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedaf import __version__
-from fedaf.runs import assembly
-from fedaf.common.source import source_commit
+from fedaf.client.serving import Admission
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
@@ -25,26 +21,35 @@ from fedaf.data.partition import Partition
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
-from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import RoundRules
-from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
-from fedaf.client.serving import Admission
+from fedaf.federation.run_directory import CONFIG, PARTITION, RunDirectory
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
-from fedaf.protocol import Architecture, Disclosure, Key, Method, Policy, Task, Tensors, UserError
+from fedaf.protocol import Architecture, Disclosure, Method, Policy, Task, UserError
+from fedaf.runs import assembly, composition
+from fedaf.runs.composition import RunResult, ServerSite, device_name
 from fedaf.transports.local import LocalTransport
 
-SCHEMA_VERSION = 1
+__all__ = ["Experiment", "RunResult", "device_name", "prepare", "resume", "run"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration with its data read and split, and its method built: ready to run, nothing computed yet."""
+    """A configuration with its data loaded and split and its method built, ready to run.
+
+    Args:
+        config: The configuration, with ``auto`` resolved.
+        dataset: The data.
+        partition: Which client has which samples.
+        task: What is to be learned.
+        method: The method.
+        engine: Computes for the server and all clients.
+        policy: The policy of all clients, if there is one.
+    """
 
     config: Config
     dataset: DataSet
@@ -56,30 +61,8 @@ class Experiment:
 
     @property
     def counts(self) -> dict[str, list[int]]:
-        """Samples of each class by client."""
+        """Number of samples per class, by client."""
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run produced: the figures of ``result.json`` and the trained global model."""
-
-    figures: Mapping[str, Any]
-    model: nn.Module
-    directory: Path | None
-
-    @property
-    def curve(self) -> list[float]:
-        """Test accuracy after each round, in per cent."""
-        return list(self.figures["curve"])
-
-    @property
-    def best_accuracy(self) -> float:
-        return float(self.figures["best_accuracy"])
-
-    @property
-    def last_accuracy(self) -> float:
-        return float(self.figures["last_accuracy"])
 
 
 def run(
@@ -136,8 +119,20 @@ def run(
 
 
 def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
-    """Go on with the run in ``out`` to the numbers of a run that was never stopped. ``model`` is what ``run`` was
-    given, where that was not a name."""
+    """Resume a run after its last checkpoint. The result equals that of a run that was never interrupted.
+
+    Args:
+        out: The run directory.
+        model: The model that was passed to ``run``, if it was not a name.
+        observer: Told about progress.
+
+    Returns:
+        The result of the whole run.
+
+    Raises:
+        UserError: ``out`` is not a run directory, its checkpoint is unreadable, or the data or the model changed.
+        InUse: Another process is running in ``out``.
+    """
     return continue_run(reopen(Path(out), model=model), Path(out), observer or Observer())
 
 
@@ -148,12 +143,21 @@ def prepare(
     model: nn.Module | Factory | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> Experiment:
-    """Check everything that can be checked before computing, cheapest first, and open the data. ``model`` is the one
-    that the configuration records as given from Python; ``watch`` is told how many image files are decoded of how many,
-    where that is needed."""
+    """Check a configuration, cheapest checks first, load its data and build its method.
+
+    Args:
+        config: The configuration.
+        saved_partition: The ``partition.json`` of an earlier run, instead of a new split.
+        model: The model that was passed from Python, if it was not a name.
+        watch: Called with the number of decoded image files and their total.
+
+    Raises:
+        UserError: The configuration cannot be run.
+    """
     if config.data.name == NO_DATA:
         raise UserError(
-            f"data.name is {NO_DATA!r}, which is for a server whose clients are on a network; name a data set."
+            f"data.name is {NO_DATA!r}, which only a server with clients on a network can use; choose a data set.",
+            code="FEDAF-DATA-NONE",
         )
     catalog.check_name(config.data.name)
     factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
@@ -166,7 +170,7 @@ def prepare(
     split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
     if split.redraws:
         log.info(
-            "the split was drawn %d times until every client had %d samples",
+            "drew %d splits until every client had %d samples",
             split.redraws + 1,
             config.partition.min_size,
         )
@@ -179,162 +183,97 @@ def prepare(
 
 
 def own_counts(config: Config, dataset: str) -> list[int]:
-    """The samples by class of a client that brings its own data to the run of a server's configuration."""
+    """Return the samples per class of a client with its own data, in the run of a server's configuration."""
     entry = assembly.spec_for(config) if config.data.name == NO_DATA else None
     data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, entry=entry)
     return class_counts(data.train, data.num_classes)
 
 
 def disclosure(config: Config, counts: Sequence[int]) -> Disclosure | None:
-    """What a round of a configuration takes out of a client with these samples by class. No data are needed, nor a
-    model."""
+    """Return what a round reveals about a client with these samples per class; needs no data and no model."""
     return _bare_method(config, len(counts)).discloses(counts)
 
 
 def phases_of(config: Config) -> int:
-    """How often a round of a configuration asks its clients; where the server has no data they evaluate, too."""
+    """Return the number of exchanges per round, including the evaluation by clients."""
     method = _bare_method(config, 2)
     return len(method.phases) + (method.evaluation is not None or config.data.name == NO_DATA)
 
 
 def _bare_method(config: Config, classes: int) -> Method:
-    """The method of a configuration without a model, to be asked what it would do."""
+    """Return the method of a configuration without a model, to ask about its phases and disclosure."""
     task = Task(config.data.name, 1, 1, 1, classes, (0.5,), (0.25,))
     return METHODS.find(config.method_name)(config.method, task, Architecture(lambda key: nn.Identity()))
 
 
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
-    """Run from the first round in a new directory."""
-    with closing(RunDirectory.create(out)) as directory, _threads(experiment.config.run.threads):
+    """Run an experiment in a new directory.
+
+    Raises:
+        UserError: ``out`` is not empty.
+    """
+    with RunDirectory.create(out) as directory:
         directory.write(CONFIG, experiment.config.to_toml())
-        return _start(experiment, directory, observer)
+        return _play(experiment, directory, observer)
 
 
 def reopen(
     out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """The experiment of an earlier run, with the very split it had. ``moved`` has the settings that say where its data
-    are now, and what computes."""
+    """Prepare the experiment of an earlier run, with its saved split.
+
+    Args:
+        out: The run directory.
+        model: The model that was passed from Python, if it was not a name.
+        moved: Settings that replace saved ones: where the data are now, and what computes.
+
+    Raises:
+        UserError: ``out`` is not a run directory, or the data changed.
+    """
     if not (out / CONFIG).is_file():
-        raise UserError(f"{out} is not a run directory of fedaf: it has no {CONFIG}; give --resume one that has.")
+        raise UserError(
+            f"{out} is not a run directory of fedaf: it has no {CONFIG}; choose another for --resume.",
+            code="FEDAF-RUN-NOT-FOUND",
+        )
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
     saved = out / PARTITION
     if not saved.is_file() and (out / LATEST).is_file():
         raise UserError(
-            f"{out} has no {PARTITION}; bring it back, or, if this is a run over a network, go on with it by "
-            f"fedaf deploy run --out {out} in the server's folder."
+            f"{out} has no {PARTITION}; restore the file or, if this is a run over a network, continue it with "
+            f"fedaf deploy run --out {out} in the server's folder.",
+            code="FEDAF-RUN-NO-PARTITION",
         )
     return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
 
 
 def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
-    """Go on after the last checkpoint of ``out``, to the numbers of a run that was never stopped. A run that was
-    killed before its first checkpoint starts."""
-    with closing(RunDirectory(out)) as directory, _threads(experiment.config.run.threads):
-        if not (out / LATEST).exists() and not (out / METRICS).exists():
-            return _start(experiment, directory, observer)
-        return _play(experiment, directory, observer, resumed=True)
+    """Continue the run in ``out`` after its last checkpoint; start it if it was killed before its first one.
+
+    Raises:
+        InUse: Another process is running in ``out``.
+    """
+    with RunDirectory(out) as directory:
+        return _play(experiment, directory, observer)
 
 
-def _start(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
-    directory.write(PARTITION, experiment.partition.to_json(experiment.dataset))
-    return _play(experiment, directory, observer, resumed=False)
+def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
+    config, data, method = experiment.config, experiment.dataset, experiment.method
+    shards = experiment.partition.shards(data)
+    policy = experiment.policy
+    admission = None if policy is None else Admission(policy, method, config.method_name)
+    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
+    with _threads(config.run.threads):
+        if not (directory.path / LATEST).exists():
+            directory.write(PARTITION, experiment.partition.to_json(data))
+        return composition.play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
 
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """PyTorch's threads for one run, and as they were after it."""
+    """Set PyTorch's number of threads inside a block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _play(experiment: Experiment, directory: RunDirectory, observer: Observer, *, resumed: bool) -> RunResult:
-    config = experiment.config
-    dataset, engine = experiment.dataset, experiment.engine
-    shards = experiment.partition.shards(dataset)
-    admission = (
-        Admission(experiment.policy, experiment.method, config.method_name) if experiment.policy is not None else None
-    )
-    federation = Federation(
-        method=experiment.method,
-        transport=LocalTransport(shards, engine, admission),
-        test=dataset.test,
-        domains=dataset.domains,
-        engine=engine.watch(lambda done, total: observer.progressed("server", done, total)),
-        directory=directory,
-        terms=RoundRules(config.federation.participation, config.federation.quorum, config.federation.deadline),
-        rounds=config.run.rounds,
-        keep_checkpoints=config.run.keep_checkpoints,
-    )
-    begun = federation.resume() if resumed else federation.start(Key(config.run.seed))
-    if resumed:
-        must_fit(experiment.method, begun.server.model, directory.path, name=config.model.name)
-    observer.started(
-        title=f"{config.method_name} on {config.data.name}",
-        rounds=config.run.rounds,
-        first_round=begun.server.round + 1,
-        phases=len(experiment.method.phases) + (experiment.method.evaluation is not None),
-        device=str(engine.device),
-    )
-    try:
-        server = federation.run(begun, observer)
-    finally:
-        observer.ended()
-    figures = figures_of(config, engine, len(shards), read_metrics(directory.path))
-    directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
-    model = experiment.method.build_model(server.key)
-    model.load_state_dict(server.model)
-    return RunResult(figures, model.eval(), directory.path)
-
-
-def must_fit(method: Method, saved: Tensors, path: Path, *, name: str) -> None:
-    """Raise ``UserError`` where a checkpoint is not of this model: one's own may have changed since."""
-    model = method.build_model(Key(0)).state_dict()
-    for tensor in {**model, **saved}:
-        ours, theirs = ("none" if t is None else str(list(t.shape)) for t in (model.get(tensor), saved.get(tensor)))
-        if ours != theirs:
-            raise UserError(
-                f"the checkpoint in {path} is of another model: {tensor} is {theirs} there and {ours} in "
-                f"{name}; give the model the run was started with."
-            )
-
-
-def figures_of(
-    config: Config, engine: EagerEngine, clients: int, rounds: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The content of ``result.json``, from the metrics of all rounds."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "method": config.method_name,
-        "preset": config.preset,
-        "dataset": config.data.name,
-        "tested_on": _tested_on(config),
-        "partition": config.partition.kind,
-        "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
-        "clients": clients,
-        "seed": config.run.seed,
-        **summary(rounds),
-        "model": config.model.name,
-        "device": device_name(engine.device),
-        "threads": torch.get_num_threads(),
-        "engine": engine.name,
-        "precision": engine.precision,
-        "method_version": METHODS.find(config.method_name).version,
-        "commit": source_commit(),
-        "versions": {"fedaf": __version__, "torch": torch.__version__, "python": platform.python_version()},
-    }
-
-
-def _tested_on(config: Config) -> str:
-    if config.data.name == NO_DATA:
-        return "test data of the clients"
-    held_out = config.data.validation
-    return "test" if held_out is None else f"{held_out} held-out training images"
-
-
-def device_name(device: torch.device) -> str:
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

@@ -1,117 +1,79 @@
-"""The server's side of a run over a network: a new one, or one that goes on where it was stopped."""
+"""The server's side of a run over a network."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedaf.config.settings import Config
-from fedaf.runs.experiment import figures_of, must_fit
-from fedaf.federation.checkpoint import LATEST, Checkpoint
-from fedaf.federation.federation import Federation
-from fedaf.federation.events import EventWriter
 from fedaf.federation.observer import Observer
-from fedaf.federation.rounds import RoundRules
-from fedaf.federation.run_directory import CONFIG, RESULT, RunDirectory, read_metrics
-from fedaf.protocol.transport import Transport
-from fedaf.protocol import FedafError, Key, UserError
+from fedaf.federation.run_directory import CONFIG, RunDirectory
+from fedaf.protocol import Transport, UserError
 from fedaf.reporting import tables
-from fedaf.runs.sites import ServerSite, read_config, server_site
+from fedaf.runs import composition
+from fedaf.runs.sites import read_config, server_site
 
 log = logging.getLogger(__name__)
 
-_DEADLINE = 3600.0  # seconds of a phase, where the configuration has none: over a network nobody is waited for for ever
+_DEADLINE = 3600.0  # seconds of a phase if the configuration sets none: over a network no wait is endless
 
 
-class Log(EventWriter):
-    """Rounds and phases as lines of the log, and all events as lines of ``events.jsonl``."""
-
-    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
-        super().client_failed(round, phase, client, reason)
-        Observer.client_failed(self, round, phase, client, reason)
+class Log(Observer):
+    """Writes rounds and phases to the log, for people. Programs read ``events.jsonl``."""
 
     def round_started(self, round: int) -> None:
-        super().round_started(round)
         log.info("round %d", round)
 
     def phase_started(self, name: str, clients: int) -> None:
-        super().phase_started(name, clients)
         log.info("phase %s, %s", name, f"{clients} clients" if clients else "here")
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
-        super().round_ended(metrics)
         accuracy = metrics["accuracy"]
         log.info(
-            "round %d: accuracy %s; beside work %s",
+            "round %d: accuracy %s; overhead %s",
             metrics["round"],
-            "unknown, as no client has test data" if accuracy is None else tables.per_cent(accuracy),
-            tables.overhead(metrics.get("overhead", {})) or "nothing",
+            "unknown, because no client has test data" if accuracy is None else tables.per_cent(accuracy),
+            tables.overhead(metrics.get("overhead", {})) or "none",
         )
 
 
 def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
-    """Run the federation of a configuration in the directory ``out``, or go on with the run that is there."""
+    """Start the run of a configuration in a directory, or resume it there.
+
+    Args:
+        config_text: The configuration as TOML.
+        out: The run directory.
+        connect: Makes the transport from ``min_clients`` and ``wait``.
+
+    Raises:
+        UserError: The configuration is wrong, or ``out`` holds another run.
+        BelowQuorum: Too few clients connected or replied. The run can be resumed.
+    """
     config = read_config(config_text)
     if not out:
-        raise UserError("the run config has no 'out', the server's directory for this run; give one.")
-    torch.set_num_threads(config.run.threads or torch.get_num_threads())
-    site, path = server_site(config), Path(out)
-    with closing(_directory(path, site.config)) as directory:
-        table = config.federation
-        federation = Federation(
-            method=site.method,
-            transport=connect(min_clients=table.min_clients, wait=table.wait),
-            test=site.test,
-            domains=site.domains,
-            engine=site.engine,
-            directory=directory,
-            terms=RoundRules(table.participation, table.quorum, table.deadline or _DEADLINE),
-            rounds=config.run.rounds,
-            keep_checkpoints=config.run.keep_checkpoints,
-        )
-        begun = _begin(federation, site, path)
-        observer = Log(path)
-        try:
-            federation.run(begun, observer)
-        except FedafError as error:
-            observer.write("failed", message=str(error), code=error.code)
-            raise
-        _finish(site, directory)
-
-
-def _directory(path: Path, config: Config) -> RunDirectory:
-    """A new one, or that of the same run as it was stopped."""
-    if not (path / CONFIG).is_file():
-        directory = RunDirectory.create(path)
-        directory.write(CONFIG, config.to_toml())
-        return directory
-    if (path / CONFIG).read_text() != config.to_toml():
-        raise UserError(f"{path} holds a run with other settings; give the settings of its {CONFIG}, or another 'out'.")
-    return RunDirectory(path)
-
-
-def _begin(federation: Federation, site: ServerSite, path: Path) -> Checkpoint:
-    if not (path / LATEST).exists():
-        return federation.start(Key(site.config.run.seed))
-    begun = federation.resume()
-    must_fit(site.method, begun.server.model, path, name=site.config.model.name)
-    if begun.server.round >= site.config.run.rounds:
-        log.info("the run in %s is finished: all its %d rounds are played", path, begun.server.round)
-    else:
-        log.info("going on with the run in %s after round %d", path, begun.server.round)
-    return begun
-
-
-def _finish(site: ServerSite, directory: RunDirectory) -> None:
-    rounds = read_metrics(directory.path)
-    clients = {client for metrics in rounds for client in metrics["asked"]}
-    figures = figures_of(site.config, site.engine, len(clients), rounds)
-    directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
-    log.info("best accuracy %s", tables.per_cent(figures["best_accuracy"]))
-    if sentence := tables.overhead_sentence(figures):
+        raise UserError("the run config has no 'out'; set it to the run's directory.", code="FEDAF-RUN-NO-DIRECTORY")
+    path = Path(out)
+    with RunDirectory(path) if (path / CONFIG).is_file() else RunDirectory.create(path) as directory:
+        torch.set_num_threads(config.run.threads or torch.get_num_threads())
+        site = server_site(config)
+        _keep_config(directory, site.config)
+        transport = connect(min_clients=config.federation.min_clients, wait=config.federation.wait)
+        result = composition.play(site, transport, directory, Log(), deadline=_DEADLINE)
+    log.info("best accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
+    if sentence := tables.overhead_sentence(result.figures):
         log.info("%s", sentence)
-    log.info("the run is in %s", directory.path)
+    log.info("the run is in %s", path)
+
+
+def _keep_config(directory: RunDirectory, config: Config) -> None:
+    """Write the configuration of a new run; refuse one that differs from that of the run to resume."""
+    saved = directory.path / CONFIG
+    if not saved.is_file():
+        directory.write(CONFIG, config.to_toml())
+    elif saved.read_text() != config.to_toml():
+        raise UserError(
+            f"{directory.path} holds a run with other settings; use the settings of its {CONFIG}, or another 'out'.",
+            code="FEDAF-RUN-OTHER-SETTINGS",
+        )

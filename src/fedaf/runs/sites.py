@@ -1,51 +1,50 @@
-"""What the server and each client of a federation over a network make of the run's configuration. The server opens its
-test set only, if it has one, and a client its own data only."""
+"""The two sides of a run over a network, from its configuration.
+
+The server loads only its test set, if it has one; a client loads only its own data.
+"""
 
 import time
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedaf.runs import assembly
+from fedaf.client.serving import Admission, ClientSite
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, Split
+from fedaf.data.dataset import DataSet
 from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.engine.registry import ENGINES
-from fedaf.client.serving import Admission, Site
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.registry import MODELS
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, UserError
+from fedaf.runs import assembly
+from fedaf.runs.composition import ServerSite
 from fedaf.transports.flower.node import Node
 
 _PARTITION = "partition"
 
 
-@dataclass(frozen=True)
-class ServerSite:
-    """``test`` is ``None`` where the test data are with the clients."""
-
-    config: Config
-    method: Method
-    engine: EagerEngine
-    test: Split | None
-    domains: Sequence[str]
-
-
 def read_config(text: str) -> Config:
-    """The configuration of a run from its TOML text."""
+    """Read the configuration of a run from its TOML text.
+
+    Raises:
+        UserError: The text is not a valid configuration.
+    """
     return configuration.build(_tables(text))
 
 
 def server_site(config: Config) -> ServerSite:
+    """Return the server's side of a run: the method, and the test set if the configuration names data.
+
+    Raises:
+        UserError: The configuration cannot be run.
+    """
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
@@ -55,43 +54,61 @@ def server_site(config: Config) -> ServerSite:
     return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
 
 
-def client_site(node: Node, text: str) -> Site:
-    """The client of a node in the run of a server's configuration. Nothing that the server names is loaded before the
-    node's owner has agreed to it."""
+def client_site(node: Node, text: str) -> ClientSite:
+    """Return a client's side of a run. No code that the server names is loaded unless the node's owner allows it.
+
+    Args:
+        node: The node's config.
+        text: The server's configuration as TOML.
+
+    Raises:
+        Refused: The policy or the node's config does not allow the method or the model.
+        UserError: The configuration or the node's data are wrong.
+    """
     policy = configuration.read_policy(node.policy) if node.policy else Policy()
     tables = _tables(text)
-    _agree(node, policy, tables)
+    _check_allowed(node, policy, tables)
     config = configuration.build(tables)
     torch.set_num_threads(node.threads or config.run.threads or torch.get_num_threads())
     started = time.monotonic()
     entry = assembly.spec_for(config)
-    shard = _trial(node, config) if node.data.startswith(_PARTITION) else _own(node, config, entry)
+    shard = _shard_of_split(node, config) if node.data.startswith(_PARTITION) else _shard_of_node(node, config, entry)
     opened = time.monotonic()
     engine = assembly.engine_for(config, device=node.device, short_lived=True)
     method = _method(config, entry, engine)
     seconds = {"data": opened - started, "model": time.monotonic() - opened}
-    return Site(shard, method, engine, Admission(policy, method, config.method_name), seconds)
+    return ClientSite(shard, method, engine, Admission(policy, method, config.method_name), seconds)
 
 
 def _tables(text: str) -> dict[str, Any]:
     if not text.strip():
-        raise UserError("the run config has no 'config', the TOML text of a configuration; give one.")
+        raise UserError(
+            "the run config has no 'config'; set it to the TOML text of a configuration.", code="FEDAF-RUN-CONFIG"
+        )
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"the 'config' of the run config is not valid TOML: {error}.") from error
+        raise UserError(
+            f"the 'config' of the run config is not valid TOML: {error}.", code="FEDAF-RUN-CONFIG"
+        ) from error
 
 
-def _agree(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
-    """Names such as ``module:Class`` are code that a server would have a client load: only where its owner said so."""
+def _check_allowed(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
+    """Refuse names such as ``module:Class``, which are code to load, unless the node's owner allows them."""
     method, model = (_name(tables, table) for table in ("method", "model"))
     if method is not None and method not in policy.methods:
-        raise Refused(f"the policy admits the methods {', '.join(policy.methods) or 'none'}, not {method[:80]}")
+        raise policy.refused_method(method)
     if model is not None and model not in MODELS and model != node.model:
-        raise Refused(f"the run trains the model {model[:80]}, which this node's config does not name as its 'model'")
+        raise Refused(
+            f"the run trains the model {model[:80]}, which this node's config does not name as its 'model'",
+            code="FEDAF-POLICY-MODEL",
+        )
     engine = _name(tables, "run", "engine")
     if engine is not None and engine not in ("auto", *ENGINES, *(ENGINES.aliases or {})):
-        raise Refused(f"the run names the engine {engine[:80]}, but clients on a network load built-in engines only")
+        raise Refused(
+            f"the run names the engine {engine[:80]}, but clients on a network load built-in engines only",
+            code="FEDAF-POLICY-ENGINE",
+        )
 
 
 def _name(tables: dict[str, Any], table: str, key: str = "name") -> str | None:
@@ -109,28 +126,31 @@ def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     return METHODS.find(config.method_name)(config.method, task, architecture)
 
 
-def _trial(node: Node, config: Config) -> Shard:
-    """One client of the run's own split, as an experiment in one process would have it."""
+def _shard_of_split(node: Node, config: Config) -> Shard:
+    """Return the data of one client of the run's own split, as in an experiment in one process."""
     if config.data.name == NO_DATA:
         raise UserError(
-            f"data is {node.data} in the node config, but the run has no data to split; give npz: or folder:."
+            f"data is {node.data} in the node config, but the run has no data to split; use npz:FILE or folder:DIR.",
+            code="FEDAF-NODE-DATA",
         )
     data = assembly.data_for(config, node.data_dir)
     shards = assembly.split(assembly.resolve_auto(config, data), data).shards(data)
     number = int(node.data.partition(":")[2])
     if number >= len(shards):
         raise UserError(
-            f"data is {node.data} in the node config, but the last client of the split is {len(shards) - 1}."
+            f"data is {node.data} in the node config; expected partition:0 to partition:{len(shards) - 1}.",
+            code="FEDAF-NODE-DATA",
         )
     return shards[list(shards)[number]]
 
 
-def _own(node: Node, config: Config, entry: DatasetSpec) -> Shard:
+def _shard_of_node(node: Node, config: Config, entry: DatasetSpec) -> Shard:
     data = catalog.load(node.data, node.data_dir, max_unreadable=config.data.max_unreadable, entry=entry)
     if entry.classes and data.classes != entry.classes:
         raise UserError(
-            f"{node.data} names the classes {', '.join(data.classes)}, but those of the run are "
-            f"{', '.join(entry.classes)}; number its labels as the run does."
+            f"{node.data} has the classes {', '.join(data.classes)}, but the run has {', '.join(entry.classes)}; "
+            "use the class names of the run, in the same order.",
+            code="FEDAF-NODE-CLASSES",
         )
     return _shard(data, entry)
 

@@ -1,1 +1,1 @@
-"""Ways to reach clients."""
+"""Transports: in this process (``local``) or over a network (``flower``)."""

@@ -1,4 +1,4 @@
-"""All clients in this process, on one device: a cohort goes through a phase together."""
+"""All clients in this process, on one device: they compute each phase as one cohort."""
 
 import logging
 import time
@@ -8,14 +8,29 @@ from functools import partial
 from fedaf.client.serving import Admission, serve
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.protocol import DeadlineExceeded, FedafError, Phase, Shard, Tensors
-from fedaf.protocol.transport import Delivery, Failed, Listener, Request, Silent
+from fedaf.protocol import (
+    DeadlineExceeded,
+    Delivery,
+    Failed,
+    Listener,
+    Phase,
+    Request,
+    Shard,
+    Silent,
+    Tensors,
+)
 
 log = logging.getLogger(__name__)
 
 
 class LocalTransport:
-    """Holds the shards and the state of every client. Implements ``fedaf.protocol.transport.Transport``."""
+    """A transport whose clients live in this process.
+
+    Args:
+        shards: Each client's data.
+        engine: Computes for all of them.
+        admission: The policy of all clients, if there is one.
+    """
 
     def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine, admission: Admission | None = None) -> None:
         self._shards, self._engine, self._admission = shards, engine, admission
@@ -33,10 +48,10 @@ class LocalTransport:
             work(requests)
         except DeadlineExceeded:
             pass
-        except Exception as error:  # a client's code or data may raise anything; it costs that client's reply only
+        except Exception as error:  # a client's code or data may raise anything; only its own reply is lost
             log.debug("phase %s failed for a cohort", phase.name, exc_info=error)
             if len(requests) == 1:
-                deliveries.update(dict.fromkeys(requests, Failed(_reason(error))))
+                deliveries.update(dict.fromkeys(requests, Failed.from_error(error)))
             else:
                 _one_by_one(work, requests, deliveries)
         return {client: deliveries.get(client, Silent()) for client in requests}
@@ -55,7 +70,7 @@ class LocalTransport:
         deliveries: dict[str, Delivery],
         requests: Mapping[str, Request],
     ) -> None:
-        """Let the cohort work; each outcome is settled as it comes."""
+        """Serve the cohort, and store each delivery and state as soon as it is known."""
         names = list(requests)
         together = type(phase).work is not Phase.work
         served = 0
@@ -78,7 +93,7 @@ class LocalTransport:
 def _one_by_one(
     work: Callable[[Mapping[str, Request]], None], requests: Mapping[str, Request], deliveries: dict[str, Delivery]
 ) -> None:
-    """Find out whose fault it was: the clients of a failed cohort that have no outcome work alone."""
+    """Retry the clients of a failed cohort that have no delivery yet, each alone, to find out which one failed."""
     for name in [name for name in requests if name not in deliveries]:
         try:
             work({name: requests[name]})
@@ -86,9 +101,4 @@ def _one_by_one(
             return
         except Exception as error:  # as above
             log.debug("client %s failed", name, exc_info=error)
-            deliveries[name] = Failed(_reason(error))
-
-
-def _reason(error: Exception) -> str:
-    """What an error on purpose says is a sentence; of any other its kind matters too."""
-    return str(error)[:300] if isinstance(error, FedafError) else f"{type(error).__name__}: {str(error)[:200]}"
+            deliveries[name] = Failed.from_error(error)

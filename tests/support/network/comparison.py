@@ -12,9 +12,8 @@ from fedaf.client.state_folder import StateFolder
 from fedaf.config import settings as configuration
 from fedaf.federation import checkpoint
 from fedaf.federation.rounds import RoundRules
-from fedaf.protocol import Tensors
+from fedaf.protocol import Delivery, Request, Silent, Tensors
 from fedaf.protocol.records import to_tensors
-from fedaf.protocol.transport import Delivery, Request, Silent
 from fedaf.runs.experiment import prepare
 from support.faults import FaultyTransport, Tag
 from support.network.loopback import Loopback

@@ -1,8 +1,8 @@
-"""Clients on machines of their own, reached over Flower. Only this folder and ``fedaf.deploy.apps`` import flwr."""
+"""Clients on their own machines, reached over Flower. Only this folder and ``fedaf.deploy.apps`` import flwr."""
 
 from pathlib import Path
 
-#: For the environment of every program of Flower: it contacts nobody but its own link, and installs nothing.
+#: Environment of every Flower program: no telemetry, no update check, no installation of packages.
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -11,5 +11,5 @@ OFFLINE = {
 
 
 def app_directory() -> Path:
-    """The Flower app to give to ``flwr run``."""
+    """Return the folder of the Flower app, for ``flwr run``."""
     return Path(__file__).parent / "app"

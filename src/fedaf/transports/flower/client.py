@@ -1,5 +1,8 @@
-"""A client on its own machine: Flower starts a process for each message, and the client's state is on its own disk in
-between. What is slow to load is loaded only once a message needs it."""
+"""The Flower app of a client on its own machine.
+
+Flower starts a process for each message; between messages the client's state is on its disk. PyTorch is imported only
+when a message needs it.
+"""
 
 import logging
 import time
@@ -14,13 +17,17 @@ from fedaf.transports.flower.node import Node
 from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
 
 if TYPE_CHECKING:
-    from fedaf.client.serving import Site
+    from fedaf.client.serving import ClientSite
 
 log = logging.getLogger(__name__)
 
 
-def client_app(open_site: Callable[[Node, str], "Site"]) -> ClientApp:
-    """The app of a node; ``open_site`` makes a client of the node's own description and the run's configuration."""
+def client_app(open_site: Callable[[Node, str], "ClientSite"]) -> ClientApp:
+    """Return the app of a node.
+
+    Args:
+        open_site: Makes the client from the node's config and the TOML text of the run's configuration.
+    """
     app = ClientApp()
 
     def hello(message: Message, context: Context) -> RecordDict:
@@ -32,7 +39,10 @@ def client_app(open_site: Callable[[Node, str], "Site"]) -> ClientApp:
         facts, data = from_records(message.content, sender="the server")
         node = Node.read(context.node_config)
         if facts.get("client") != node.client:
-            raise Refused(f"the request is for {str(facts.get('client'))[:64]!r}, but this node is {node.client!r}")
+            raise Refused(
+                f"the request is for {str(facts.get('client'))[:64]!r}, but this node is {node.client!r}",
+                code="FEDAF-REQUEST-CLIENT",
+            )
         return _work(data, node, str(context.run_config.get("config", "")), open_site)
 
     app.query(HELLO.partition(".")[2])(_answering(hello))
@@ -41,26 +51,26 @@ def client_app(open_site: Callable[[Node, str], "Site"]) -> ClientApp:
 
 
 def _answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:
-    """Errors on purpose become a reply that says why; any other is for Flower, with its traceback in the node's log."""
+    """Turn a ``FedafError`` into a reply with its reason. Other errors go to Flower, and to the node's log."""
 
     def handle(message: Message, context: Context) -> Message:
         try:
             records = answer(message, context)
         except FedafError as error:
-            log.error("%s", error)
-            records = to_records(failure=str(error)[:300])
+            log.error("%s", error.labelled)
+            records = to_records(failure=f"{str(error)[:300]} [{error.code}]")
         return Message(records, reply_to=message)
 
     return handle
 
 
-def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str], "Site"]) -> RecordDict:
-    """One phase of one round: this client's share of what ``LocalTransport`` does for all."""
+def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str], "ClientSite"]) -> RecordDict:
+    """Serve one request: what ``LocalTransport`` does for all clients, for this client alone."""
     started = time.monotonic()
     from fedaf.client.evaluation import phase_named
     from fedaf.client.serving import serve
     from fedaf.client.state_folder import StateFolder
-    from fedaf.protocol.transport import Replied, Request
+    from fedaf.protocol import Replied, Request
 
     imported = time.monotonic()
     request = Request.decode(data)
@@ -73,8 +83,8 @@ def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str],
         phase, engine = phase_named(site.method, request.phase), site.engine.until(deadline)
         shards = {node.client: site.shard}
         _, delivery, state = next(serve(phase, {node.client: request}, shards, kept, engine, site.admission))
-        states.write(state)  # before the reply: what was sent is never forgotten
+        states.write(state)  # before the reply, so that what was sent is always counted
     if not isinstance(delivery, Replied):
-        raise Refused(delivery.reason)
+        return to_records(failure=delivery.reason)
     seconds = {"import": imported - started, **site.seconds, "work": time.monotonic() - opened}
     return to_records(delivery.payload.encode(), run=request.run, round=request.round, phase=request.phase, **seconds)

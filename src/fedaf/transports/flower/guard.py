@@ -1,10 +1,12 @@
-"""Flower's SuperLink and SuperNode with two doors shut that Flower leaves open.
+"""Flower's SuperLink and SuperNode with two security restrictions added.
 
-A SuperLink serves its sites and its operator on one port, and asks the operator for no password: whoever reaches the
-port may register a key of their own, or start any app. And a SuperNode runs whatever app the link sends, so that a
-site's policy, which our app keeps, binds nobody who may send another. Here a link obeys operators on its own machine
-only, and a node runs the app of its own installation and no other. Both end when their standard input does, so that
-they never outlive whoever started them, not even one that was killed.
+A SuperLink serves sites and operators on one port without a password for operators: anyone who reaches the port could
+register a key or start any app. Here it accepts operator requests from its own machine only.
+
+A SuperNode runs any app that the link sends, and an app that is not ours would ignore the site's policy. Here a node
+runs only the app of its own fedaf installation.
+
+Both programs end when their standard input closes, so they never outlive the process that started them.
 
     python -m fedaf.transports.flower.guard superlink ARGUMENTS
     python -m fedaf.transports.flower.guard supernode ARGUMENTS
@@ -33,7 +35,7 @@ _GRACE_SECONDS = 6.0
 
 
 class OperatorsAreLocal:
-    """An ASGI layer: other machines are answered what sites ask, and nothing else."""
+    """ASGI middleware: other machines may use the routes for sites only."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._app = app
@@ -43,13 +45,13 @@ class OperatorsAreLocal:
             await self._app(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": b"Only from the machine of the SuperLink."})
+        await send({"type": "http.response.body", "body": b"Only allowed from the SuperLink's machine."})
 
     def _admits(self, scope: Scope) -> bool:
         if str(scope["path"]).startswith(_FOR_SITES):
             return True
         client, server = scope.get("client"), scope.get("server")
-        # Who comes from the address that was called sits on this machine.
+        # A request from the address it was sent to comes from this machine.
         return client is not None and (client[0] in _LOOPBACK or (server is not None and client[0] == server[0]))
 
 
@@ -76,7 +78,7 @@ def supernode() -> None:
     def pull_verified(**given: Any) -> Any:
         def get_app(*which: Any) -> Any:
             app = given["get_fab"](*which)
-            app.verifications.setdefault("valid_license", "not asked for")  # else Flower refuses before it verifies
+            app.verifications.setdefault("valid_license", "not asked for")  # otherwise Flower refuses it unverified
             return app
 
         return pull(**{**given, "get_fab": get_app, "trusted_entities": {"fedaf": "by its content"}})
@@ -87,9 +89,11 @@ def supernode() -> None:
 
 
 def end_with_input() -> None:
-    """From now on, end when standard input has no other end any more: by request, and if that takes long, by force.
-    What this process has started notices that and ends too: Flower's programs then send themselves SIGINT."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in its background
+    """End this process when its standard input closes: with SIGTERM, and after a grace period with SIGKILL.
+
+    Flower's child processes notice that and end too, by sending themselves SIGINT.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
     def wait() -> None:
         while os.read(sys.stdin.fileno(), 1):
@@ -102,8 +106,10 @@ def end_with_input() -> None:
 
 
 def is_ours(bundle: bytes) -> bool:
-    """Whether an app as Flower bundles it holds the files of the installed one, and nothing else. Files are compared,
-    as the bytes of an archive differ between machines that compress differently."""
+    """Return whether a Flower app bundle holds exactly the files of the installed app.
+
+    The files are compared, because the bytes of an archive depend on how a machine compresses.
+    """
     from flwr.cli.build import build_fab_from_disk
 
     try:
@@ -118,10 +124,13 @@ def _files(bundle: bytes) -> list[tuple[str, bytes]]:
 
 
 def _must_have(module: Any, *names: str) -> None:
-    """Better no deployment than one that is open without saying so."""
+    """Refuse to start if the restrictions cannot be installed."""
     for name in names:
         if not hasattr(module, name):
-            raise FedafError(f"this version of Flower has no {module.__name__}.{name}; install 'fedaf[flower]' again.")
+            raise FedafError(
+                f"this version of Flower has no {module.__name__}.{name}; install 'fedaf[flower]' again.",
+                code="FEDAF-FLOWER-VERSION",
+            )
 
 
 if __name__ == "__main__":

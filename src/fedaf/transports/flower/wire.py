@@ -1,4 +1,4 @@
-"""How our messages lie in Flower's: a few facts in a record of their own, and the bytes of a payload as they are."""
+"""The layout of our messages inside Flower's: a record with a few facts, and the bytes of a payload."""
 
 import logging
 from collections.abc import Mapping
@@ -8,45 +8,50 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedaf import __version__
 from fedaf.errors import Refused
 
-#: Rises with every change that sites of two versions could not understand each other over.
+#: Bump on incompatible wire changes.
 PROTOCOL_VERSION = 1
 
-#: Who is there; answered without loading PyTorch.
+#: Asks a node which client it is; answered without importing PyTorch.
 HELLO = "query.hello"
-#: One kind of message for every phase: the request itself says which.
+#: Carries a request of any phase.
 PHASE = "train.phase"
 
 _FACTS, _BYTES = "facts", "payload"
 Fact = str | int | float
 
 log = logging.getLogger(__name__)
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def to_records(data: bytes = b"", /, **facts: Fact) -> RecordDict:
-    """One array of bytes, so what travels is exactly what we encoded; and the facts, with our versions among them."""
-    told: Mapping[str, Fact] = {"protocol": PROTOCOL_VERSION, "version": __version__, **facts}
-    records = RecordDict({_FACTS: ConfigRecord(dict(told))})
+    """Return a Flower message with these bytes and facts; the versions of protocol and package are added."""
+    record: Mapping[str, Fact] = {"protocol": PROTOCOL_VERSION, "version": __version__, **facts}
+    records = RecordDict({_FACTS: ConfigRecord(dict(record))})
     if data:
         records[_BYTES] = ArrayRecord({_BYTES: Array("uint8", (len(data),), _BYTES, data)})
     return records
 
 
 def from_records(records: RecordDict, *, sender: str) -> tuple[dict[str, Fact], bytes]:
-    """Facts and bytes of a message, or ``Refused`` where it is none of ours, or of another version of the protocol."""
+    """Return the facts and the bytes of a message.
+
+    Raises:
+        Refused: The message is not from fedaf, or from an incompatible version.
+    """
     found = records.get(_FACTS)
     if not isinstance(found, ConfigRecord):
-        raise Refused(f"a message of {sender} is not one of fedaf")
+        raise Refused(f"a message from {sender} is not a message of fedaf", code="FEDAF-MESSAGE-FOREIGN")
     facts = {name: value for name, value in found.items() if isinstance(value, Fact)}
     protocol, version = facts.get("protocol"), str(facts.get("version"))[:40]
     if protocol != PROTOCOL_VERSION:
         raise Refused(
-            f"{sender} speaks version {protocol} of the protocol (fedaf {version}), and here it is version "
-            f"{PROTOCOL_VERSION} (fedaf {__version__}); install the same fedaf on both"
+            f"{sender} uses protocol version {protocol} (fedaf {version}), but this is protocol version "
+            f"{PROTOCOL_VERSION} (fedaf {__version__}); install the same version of fedaf on both sides",
+            code="FEDAF-MESSAGE-VERSION",
         )
-    if version != __version__ and f"{sender} {version}" not in _told:
-        _told.add(f"{sender} {version}")
-        log.warning("%s has fedaf %s, and here is %s: numbers may differ", sender, version, __version__)
+    if version != __version__ and f"{sender} {version}" not in _warned:
+        _warned.add(f"{sender} {version}")
+        log.warning("%s has fedaf %s, this is fedaf %s: results may differ", sender, version, __version__)
     arrays = records.get(_BYTES)
     if not isinstance(arrays, ArrayRecord) or _BYTES not in arrays:
         return facts, b""

@@ -1,4 +1,4 @@
-"""Which client is at which node. Flower numbers nodes as they come; every one is asked once who it is."""
+"""Which client runs on which node. Flower numbers nodes as they connect; each new node is asked for its client id."""
 
 import logging
 import time
@@ -13,31 +13,31 @@ from fedaf.transports.flower.wire import HELLO, from_records, to_records
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 30.0  # seconds that a round waits for a node that is there to say who it is
-_AGAIN = 60.0  # seconds after which a node that was refused is asked again: its owner may have mended it
+_PATIENCE = 30.0  # seconds that a round waits for a connected node to identify itself
+_AGAIN = 60.0  # seconds until a refused node is asked again: its owner may have fixed its config
 _TIME_TO_LIVE = 3600.0
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a client is; ``identity`` is a token on its disk."""
+    """The node of a client; ``identity`` is a token on the client's disk."""
 
     node: int
     identity: str
 
 
-class Registry:
-    """Looks at the grid whenever it is asked; nodes may come and go at any time."""
+class Nodes:
+    """The nodes of a grid and their clients. Nodes may connect and disconnect at any time."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._places: dict[str, _Place] = {}
-        self._greeted: dict[int, float] = {}  # when
-        self._refused: dict[int, float] = {}  # when
-        self._waiting: dict[str, int] = {}  # which node is to reply to which message
+        self._greeted: dict[int, float] = {}  # time by node
+        self._refused: dict[int, float] = {}  # time by node
+        self._waiting: dict[str, int] = {}  # node by message id
 
     def clients(self) -> list[str]:
-        """Who is there and has said who it is."""
+        """Return the clients whose nodes are connected and have identified themselves."""
         online, now = set(self._grid.get_node_ids()), time.monotonic()
         self._greeted = {node: when for node, when in self._greeted.items() if node in online}
         for node in online - self._greeted.keys():
@@ -51,11 +51,12 @@ class Registry:
         return [client for client, place in self._places.items() if place.node in online]
 
     def expecting(self) -> bool:
-        """Whether a new node is there that may still say who it is."""
+        """Return whether a new node may still identify itself soon."""
         now, new = time.monotonic(), [node for node in self._waiting.values() if node not in self._refused]
         return any(now < self._greeted[node] + _PATIENCE for node in new)
 
     def node_of(self, client: str) -> int:
+        """Return Flower's number of a client's node."""
         return self._places[client].node
 
     def _greet(self, node: int) -> None:
@@ -67,27 +68,38 @@ class Registry:
     def _meet(self, node: int, reply: Message) -> None:
         try:
             if reply.has_error():
-                raise Refused(f"Flower's error {reply.error.code}: {(reply.error.reason or 'no reason given')[:200]}")
+                raise Refused(flower_error(reply), code="FEDAF-CLIENT-GONE")
             facts, _ = from_records(reply.content, sender=f"node {node}")
             if "failure" in facts:
-                raise Refused(str(facts["failure"])[:300])
+                raise Refused(str(facts["failure"])[:400], code="FEDAF-NODE-FAILED")
             client, identity = str(facts.get("client", "")), str(facts.get("identity", ""))[:64]
             self._admit(client, _Place(node, identity))
         except Refused as refusal:
-            log.warning("node %d does not take part: %s", node, refusal)
-            self._greeted.pop(node, None)  # it may have left since
+            log.warning("node %d does not take part: %s", node, refusal.labelled)
+            self._greeted.pop(node, None)  # it may have disconnected since
             self._refused[node] = time.monotonic()
             return
         self._refused.pop(node, None)
-        log.info("%s is at node %d", client, node)
+        log.info("client %s is node %d", client, node)
 
     def _admit(self, client: str, place: _Place) -> None:
-        """A name belongs to who first had it in this run, also while that one is away. A node that came back takes its
-        place, even while its former self seems to be there still."""
+        """Assign a client id to a node.
+
+        In a run, a client id belongs to the first node that used it, even while that node is disconnected. A node with
+        the same identity is that node reconnecting, and replaces it.
+        """
         if not is_client_id(client):
-            raise Refused(f"its client-id is {client!r:.80}")
+            raise Refused(f"{client!r:.80} is not a valid client-id", code="FEDAF-NODE-CLIENT-ID")
         before = self._places.get(client)
         if before and before.identity != place.identity:
-            theirs = f"the client-id {client!r} belongs to node {before.node}, which has another state-dir"
-            raise Refused(f"{theirs}; give it one of its own")
+            raise Refused(
+                f"the client-id {client!r} belongs to node {before.node}, which has another state-dir; use another "
+                "client-id",
+                code="FEDAF-NODE-CLIENT-ID",
+            )
         self._places[client] = place
+
+
+def flower_error(reply: Message) -> str:
+    """Return the error that Flower sent in place of a reply, in one sentence."""
+    return f"Flower error {reply.error.code}: {(reply.error.reason or 'no reason given')[:200]}"

@@ -1,0 +1,77 @@
+"""The figures of a run, computed from the metrics of its rounds.
+
+Two accuracies are reported, and each has one definition. ``accuracy`` is over test samples: of the server's test set
+(with domains: the mean over domains) or, without one, of all clients' test sets together. ``personal`` is the mean over
+clients: each client's personal model on its own test data, every client counting the same.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a run.
+
+    Args:
+        rounds: The lines of ``metrics.jsonl``.
+
+    Returns:
+        Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart), seconds, mean
+        overhead by phase, and the worst copy audit.
+    """
+    curve = [m["accuracy"] for m in rounds]
+    asked = sum(len(m["asked"]) for m in rounds)
+
+    def bytes_of(records: Iterable[Mapping[str, Mapping[str, int]]]) -> float:
+        return sum(sum(by_client.values()) for record in records for by_client in record.values()) / max(1, asked)
+
+    known = [m for m in rounds if m["accuracy"] is not None]
+    best = max(known, key=lambda m: float(m["accuracy"]), default={})
+    audits = [m["copy_audit"] for m in rounds if m.get("copy_audit")]
+    return {
+        "rounds": len(rounds),
+        "best_accuracy": best.get("accuracy"),
+        "best_accuracy_by_domain": best.get("accuracy_by_domain"),
+        "last_accuracy": curve[-1] if curve else None,
+        "curve": curve,
+        "personal": _personal(rounds),
+        "upload_bytes_per_client_round": bytes_of(m["upload_bytes"] for m in rounds),
+        "download_bytes_per_client_round": bytes_of(m["download_bytes"] for m in rounds),
+        "evaluation_bytes_per_client_round": bytes_of(m.get("evaluation_bytes", {}) for m in rounds),
+        "seconds": sum(sum(m["seconds"].values()) for m in rounds),
+        "overhead_seconds": _mean_overhead([m["overhead"] for m in rounds if m.get("overhead")]),
+        "copy_audit": worst_audit(audits),
+    }
+
+
+def _personal(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the accuracy of personal models, as the mean over clients; ``None`` for methods without such models."""
+    by_client = [m["personal_accuracy"] for m in rounds if m.get("personal_accuracy")]
+    if not by_client:
+        return None
+    means = [sum(accuracies.values()) / len(accuracies) for accuracies in by_client]
+    best = max(range(len(means)), key=means.__getitem__)
+    return {"best_accuracy": means[best], "best_by_client": by_client[best], "last_accuracy": means[-1]}
+
+
+def _mean_overhead(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]] | None:
+    """Return the mean over rounds, by phase."""
+    phases = {phase: [of[phase] for of in rounds if phase in of] for of in rounds for phase in of}
+    means = {
+        phase: {name: sum(one[name] for one in found) / len(found) for name in found[0]}
+        for phase, found in phases.items()
+    }
+    return means or None
+
+
+def worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Return the worst value of each figure over rounds or runs; means over hold-out images are averaged."""
+    if not audits:
+        return None
+
+    def over_rounds(name: str) -> float:
+        values = [audit[name] for audit in audits]
+        is_mean = name.startswith("held_out") and not name.endswith("_max")
+        return sum(values) / len(values) if is_mean else max(values)
+
+    return {name: over_rounds(name) for name in audits[0]}

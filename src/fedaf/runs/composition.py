@@ -1,0 +1,210 @@
+"""The one way to play a run, in one process or over a network: start or resume, play the rounds, write the result."""
+
+import json
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedaf import __version__
+from fedaf.common.source import source_commit
+from fedaf.config.settings import Config
+from fedaf.data.dataset import Split
+from fedaf.data.entries import NO_DATA
+from fedaf.engine import EagerEngine
+from fedaf.federation.checkpoint import LATEST, Checkpoint
+from fedaf.federation.events import EventWriter
+from fedaf.federation.federation import Federation
+from fedaf.federation.observer import Observer, Observers
+from fedaf.federation.rounds import RoundRules
+from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_metrics
+from fedaf.federation.summary import summary
+from fedaf.protocol import Key, Method, Tensors, Transport, UserError
+
+SCHEMA_VERSION = 1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerSite:
+    """Everything that the server of a run needs, from its configuration.
+
+    Args:
+        config: The configuration, with ``auto`` resolved.
+        method: The method.
+        engine: Computes the server's work.
+        test: The server's test set; ``None`` if the clients evaluate on their own test data.
+        domains: Names of the domains of ``test``.
+        clients: Number of clients; ``None`` if unknown before they connect.
+    """
+
+    config: Config
+    method: Method
+    engine: EagerEngine
+    test: Split | None
+    domains: Sequence[str]
+    clients: int | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run.
+
+    Args:
+        figures: The content of ``result.json``.
+        model: The trained global model, in eval mode.
+        directory: The run directory; ``None`` if it was not kept.
+    """
+
+    figures: Mapping[str, Any]
+    model: nn.Module
+    directory: Path | None
+
+    @property
+    def curve(self) -> list[float]:
+        """Test accuracy after each round, in per cent."""
+        return list(self.figures["curve"])
+
+    @property
+    def best_accuracy(self) -> float:
+        """Test accuracy of the best round, in per cent."""
+        return float(self.figures["best_accuracy"])
+
+    @property
+    def last_accuracy(self) -> float:
+        """Test accuracy after the last round, in per cent."""
+        return float(self.figures["last_accuracy"])
+
+
+def play(
+    site: ServerSite,
+    transport: Transport,
+    directory: RunDirectory,
+    observer: Observer,
+    *,
+    deadline: float | None = None,
+) -> RunResult:
+    """Start the run of a directory, or resume it after its last checkpoint, and write its result.
+
+    Args:
+        site: The server's side of the run.
+        transport: Delivers requests to the clients.
+        directory: The run directory. It already has the configuration.
+        observer: Told about progress, besides ``events.jsonl``.
+        deadline: Seconds that a phase may take if the configuration sets no deadline.
+
+    Returns:
+        The result of the whole run, including rounds before a resume.
+
+    Raises:
+        UserError: The checkpoint is unreadable, or of another model.
+        BelowQuorum: Too few clients replied. The run can be resumed.
+    """
+    config, method, table = site.config, site.method, site.config.federation
+    events = EventWriter(directory.path)
+    observers = Observers(events, observer)
+    federation = Federation(
+        method=method,
+        transport=transport,
+        test=site.test,
+        domains=site.domains,
+        engine=site.engine.watch(lambda done, total: observers.progressed("server", done, total)),
+        directory=directory,
+        rules=RoundRules(table.participation, table.quorum, table.deadline or deadline),
+        rounds=config.run.rounds,
+        keep_checkpoints=config.run.keep_checkpoints,
+    )
+    begun = _begin(federation, config)
+    observers.started(
+        title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
+        rounds=config.run.rounds,
+        first_round=begun.server.round + 1,
+        phases=len(method.phases) + (method.evaluation is not None or site.test is None),
+        device=str(site.engine.device),
+    )
+    try:
+        server = federation.run(begun, observers)
+    finally:
+        observers.ended()
+    rounds = read_metrics(directory.path)
+    clients = len({client for m in rounds for client in m["asked"]}) if site.clients is None else site.clients
+    figures = figures_of(site, clients, rounds)
+    directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
+    events.finished()
+    model = method.build_model(server.key)
+    model.load_state_dict(server.model)
+    return RunResult(figures, model.eval(), directory.path)
+
+
+def _begin(federation: Federation, config: Config) -> Checkpoint:
+    """Resume the run, or start it if it was never started or killed before its first checkpoint."""
+    path = federation.directory.path
+    if not (path / LATEST).exists() and not (path / METRICS).exists():
+        return federation.start(Key(config.run.seed))
+    begun = federation.resume()
+    must_fit(federation.method, begun.server.model, path, name=config.model.name)
+    if begun.server.round >= config.run.rounds:
+        log.info("the run in %s is finished: all %d rounds are done", path, begun.server.round)
+    else:
+        log.info("resuming the run in %s after round %d", path, begun.server.round)
+    return begun
+
+
+def must_fit(method: Method, saved: Tensors, path: Path, *, name: str) -> None:
+    """Check that a checkpoint is of the method's model: a custom model may have changed.
+
+    Raises:
+        UserError: A tensor is missing or has another shape.
+    """
+    model = method.build_model(Key(0)).state_dict()
+    for tensor in {**model, **saved}:
+        current, stored = ("none" if t is None else str(list(t.shape)) for t in (model.get(tensor), saved.get(tensor)))
+        if current != stored:
+            raise UserError(
+                f"the checkpoint in {path} is of another model: {tensor} is {stored} there and {current} in "
+                f"{name}; use the model that the run was started with.",
+                code="FEDAF-RUN-OTHER-MODEL",
+            )
+
+
+def figures_of(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the content of ``result.json``, from the metrics of all rounds."""
+    config, engine = site.config, site.engine
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "method": config.method_name,
+        "preset": config.preset,
+        "dataset": config.data.name,
+        "tested_on": _tested_on(config),
+        "partition": config.partition.kind,
+        "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
+        "clients": clients,
+        "seed": config.run.seed,
+        **summary(rounds),
+        "model": config.model.name,
+        "device": device_name(engine.device),
+        "threads": torch.get_num_threads(),
+        "engine": engine.name,
+        "precision": engine.precision,
+        "method_version": site.method.version,
+        "commit": source_commit(),
+        "versions": {"fedaf": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _tested_on(config: Config) -> str:
+    if config.data.name == NO_DATA:
+        return "test data of the clients"
+    held_out = config.data.validation
+    return "test" if held_out is None else f"{held_out} held-out training images"
+
+
+def device_name(device: torch.device) -> str:
+    """Return a device's name; for a GPU with its model."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

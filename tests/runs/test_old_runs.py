@@ -1,0 +1,42 @@
+"""Run directories of version 0.1.0 (no events.jsonl, stopped after round 2 of 3) still resume."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from fedaf.config import settings as configuration
+from fedaf.federation.events import EventReader
+from fedaf.federation.observer import Observer
+from fedaf.runs.experiment import continue_run, execute, prepare, reopen
+from support import TESTS
+from support.small import final_tensors
+
+OLD_RUNS = TESTS / "support" / "old_runs"
+METHODS = sorted(path.name for path in OLD_RUNS.iterdir())
+
+
+def test_there_is_an_old_run_of_each_method():
+    assert METHODS == ["fedaf", "fedavg", "fedbn", "feddm", "feddyn", "fedgen", "fedprox", "moon"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_old_run_resumes_to_the_result_of_a_new_one(method, tmp_path):
+    """Up to rounding errors: other CPUs may differ in the last bits."""
+    out = tmp_path / "old"
+    shutil.copytree(OLD_RUNS / method, out)
+    before = (out / "metrics.jsonl").read_text().splitlines()
+    resumed = continue_run(reopen(out), out, Observer())
+    config = configuration.build(configuration.read_toml(OLD_RUNS / method / "config.toml"))
+    fresh = execute(prepare(config), tmp_path / "new", Observer())
+
+    assert len(before) == 2
+    assert resumed.curve == pytest.approx(fresh.curve, abs=1e-3)
+    found, expected = final_tensors(out), final_tensors(tmp_path / "new")
+    assert found.keys() == expected.keys()
+    for name in [name for name in expected if name.startswith("model/")]:
+        assert torch.allclose(found[name].float(), expected[name].float(), rtol=0, atol=1e-3), name
+    ended = [event["metrics"] for event in EventReader(out).read() if event["event"] == "round_ended"]
+    assert [metrics["round"] for metrics in ended] == [1, 2, 3]
+    assert ended[:2] == [json.loads(line) for line in before]
