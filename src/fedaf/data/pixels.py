@@ -1,4 +1,4 @@
-"""Between pixels as stored and sent (uint8) and pixels as a model sees them (normalised float32)."""
+"""Conversion between stored pixels (uint8) and model inputs (normalised float32)."""
 
 import logging
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ log = logging.getLogger(__name__)
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 [..., C, H, W] to float32 with ``(x / 255 - mean) / std`` by channel."""
+    """Convert uint8 [..., C, H, W] to float32 as ``(x / 255 - mean) / std`` by channel."""
     scale, shift = _affine(tuple(mean), tuple(std), images.device)
-    # Not as stored: a network may `view` its input, which needs pixels in this order in memory too.
-    return torch.addcmul(shift, images.contiguous(), scale)  # in one pass, which matters on a GPU
+    # Contiguous, because a network may `view` its input.
+    return torch.addcmul(shift, images.contiguous(), scale)  # one pass over memory, which matters on a GPU
 
 
 def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
+    """Return ``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
     if images.is_cuda and kernels_work(images.device):
         from fedaf.kernels import pixels as pixel_kernels
 
@@ -27,28 +27,30 @@ def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[floa
 
 
 def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """The inverse of ``normalise``, clamped and rounded: what is uploaded."""
+    """Invert ``normalise``, rounded and clamped to uint8."""
     scale, shift = _affine(tuple(mean), tuple(std), images.device)
     return images.detach().sub(shift).div_(scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
 @lru_cache
 def kernels_work(device: torch.device) -> bool:
-    """Whether kernels of this package can be built for a GPU and run on it; where not, a line in the log says why."""
+    """Return whether the Triton kernels of this package run on a GPU; if not, log the reason."""
     try:
         from fedaf.kernels import pixels as pixel_kernels
 
         image, one = torch.zeros(1, 1, 1, 1, dtype=torch.uint8, device=device), torch.ones(1, device=device)
         right = float(pixel_kernels.take(image, torch.zeros(1, dtype=torch.int64, device=device), one, one)) == 1
-    except Exception as error:  # no Triton, no compiler for it, a GPU it does not know: PyTorch can do without
+    except Exception as error:  # no Triton, no compiler, an unknown GPU: PyTorch is the fallback
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        log.warning("kernels for this GPU cannot be built, and PyTorch's own are slower: %s", reason[:200])
+        log.warning(
+            "falling back to slower PyTorch kernels, because ours cannot be built for this GPU: %s", reason[:200]
+        )
         return False
     return right
 
 
-@lru_cache(maxsize=64)  # a new copy to the device for every batch would make a GPU wait for it
+@lru_cache(maxsize=64)  # a copy to the device for every batch would make the GPU wait
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Scale and shift from stored to normalised pixels, by channel."""
+    """Return scale and shift by channel, from stored to normalised pixels."""
     m, s = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
     return (1 / (255 * s)).float().to(device), (-m / s).float().to(device)

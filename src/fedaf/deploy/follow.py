@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedaf.config.settings import Config
-from fedaf.data.entries import NO_DATA
+from fedaf.data.spec import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
 from fedaf.deploy.machines import CONNECTION, Link, Site, toml_lines
 from fedaf.deploy.processes import Processes, last_words

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
-from fedaf.data.entries import NO_DATA
+from fedaf.data.spec import NO_DATA
 from fedaf.deploy.credentials import (
     CA_CERTIFICATE,
     LOOPBACK,

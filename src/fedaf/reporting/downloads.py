@@ -3,13 +3,13 @@
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedaf.data.fetch.download import Watch
+from fedaf.data.fetch.download import DownloadObserver
 from fedaf.reporting.tables import size
 
 _LARGE = 64 << 20  # bytes from which on plain lines say how far it is
 
 
-class PlainDownloads(Watch):
+class PlainDownloads(DownloadObserver):
     """A line for each file, and for large ones a line for every tenth."""
 
     def __init__(self, console: Console) -> None:

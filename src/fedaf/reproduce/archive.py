@@ -13,6 +13,7 @@ from typing import Any
 from fedaf.common.files import write_atomically
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
+from fedaf.data.registry import PARTITIONS
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT
 from fedaf.reporting.figures import read_result
@@ -25,12 +26,6 @@ _NO_MATTER = {
     *("run.device", "run.engine", "run.precision", "run.threads", "run.memory_budget_mib", "run.keep_checkpoints"),
     *("data.dir", "data.max_unreadable", "partition.max_redraws"),
 }
-_OF_THE_SPLIT = {
-    "dirichlet": {"kind", "clients", "alpha", "min_size"},
-    "domain": {"kind"},
-    "iid": {"kind", "clients"},
-    "shards": {"kind", "clients", "shards_per_client"},
-}
 
 _OPEN = "it does not count, and what it was is to be run again"
 
@@ -40,8 +35,9 @@ Identity = Mapping[str, str]
 def identity(config: Config) -> Identity:
     """The settings that make a run what it is, by their full names."""
     idle = set(_NO_MATTER)
-    if told := _OF_THE_SPLIT.get(config.partition.kind):
-        idle |= {f"partition.{name}" for name in type(config.partition).model_fields if name not in told}
+    if (kind := config.partition.kind) != "auto":
+        used = {"kind", *PARTITIONS.find(kind).uses}
+        idle |= {f"partition.{name}" for name in type(config.partition).model_fields if name not in used}
     settings = {name: value for name, value, _ in configuration.describe(config) if name not in idle}
     return {**settings, "method.name": config.method_name}
 

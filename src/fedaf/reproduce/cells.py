@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedaf.data.registry import DATASETS
+
 _NAMES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "fashionmnist": "FashionMNIST",
-    "domainnet": "DomainNet",
-    "pacs": "PACS",
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
     "fedbn": "FedBN",
@@ -31,7 +28,7 @@ _NAMES = {
 
 def shown(name: str) -> str:
     """A name as people write it."""
-    return _NAMES.get(name, name)
+    return DATASETS.find(name).title if name in DATASETS.names else _NAMES.get(name, name)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
-from fedaf.data.entries import NO_DATA
 from fedaf.data.partition import Partition
+from fedaf.data.spec import NO_DATA
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
@@ -181,7 +181,7 @@ def prepare(
 def own_counts(config: Config, dataset: str) -> list[int]:
     """The samples by class of a client that brings its own data to the run of a server's configuration."""
     entry = assembly.spec_for(config) if config.data.name == NO_DATA else None
-    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, entry=entry)
+    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, spec=entry)
     return class_counts(data.train, data.num_classes)
 
 

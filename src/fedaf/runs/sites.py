@@ -15,7 +15,7 @@ from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
+from fedaf.data.spec import NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.client.serving import Admission, Site
 from fedaf.methods.registry import METHODS
@@ -48,7 +48,7 @@ def server_site(config: Config) -> ServerSite:
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
         return ServerSite(config, method, engine, None, ())
-    own = None if config.data.name in CATALOG else entry
+    own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
     return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
 
@@ -87,6 +87,12 @@ def _agree(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
         raise Refused(f"the policy admits the methods {', '.join(policy.methods) or 'none'}, not {method[:80]}")
     if model is not None and ":" in model and model != node.model:
         raise Refused(f"the run trains the model {model[:80]}, which this node's config does not name as its 'model'")
+    for table, key in (("data", "name"), ("partition", "kind"), ("training", "augment")):
+        found = tables.get(table)
+        value = found.get(key) if isinstance(found, dict) else None
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and ":" in name and not catalog.is_path(name) and name != node.data:
+                raise Refused(f"{table}.{key} is {name[:80]}, which would load code that this node's config does not name")
 
 
 def _name(tables: dict[str, Any], table: str) -> str | None:
@@ -121,7 +127,7 @@ def _trial(node: Node, config: Config) -> Shard:
 
 
 def _own(node: Node, config: Config, entry: DatasetSpec) -> Shard:
-    data = catalog.load(node.data, node.data_dir, max_unreadable=config.data.max_unreadable, entry=entry)
+    data = catalog.load(node.data, node.data_dir, max_unreadable=config.data.max_unreadable, spec=entry)
     if entry.classes and data.classes != entry.classes:
         raise UserError(
             f"{node.data} names the classes {', '.join(data.classes)}, but those of the run are "
