@@ -14,7 +14,7 @@ from fedaf.bench.timing import MemoryMeter, Peaks, Timing, interleaved, measure_
 from fedaf.condensation.condenser import Job, Objective, condense
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended
-from fedaf.data.augmentation import augment, draws_of, variations
+from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
@@ -124,7 +124,7 @@ def test_the_variations_of_the_reference_are_as_strong_as_ours():
     images = torch.cat([left, right], 2).expand(3000, -1, -1, -1)
     names = reference.VARIATIONS
     with Key(0).seeded():
-        ours = augment(images, names, variations(names, torch.rand(len(images), draws_of(names))))
+        ours = augment(images, names, augmentation_parameters(names, torch.rand(len(images), draws_of(names))))
         plain = reference.augment(images)
     for measure in (lambda x: x.mean((1, 2, 3)), lambda x: x.std((1, 2, 3)), lambda x: x[..., :8].mean((1, 2, 3))):
         assert float(measure(plain).mean()) == pytest.approx(float(measure(ours).mean()), abs=0.1)

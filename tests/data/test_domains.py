@@ -8,10 +8,10 @@ from PIL import Image
 
 from support.datafiles import pixels, png
 from fedaf.data import catalog
-from fedaf.data.catalog import CATALOG
+from fedaf.data.registry import DATASETS
 from fedaf.protocol import UserError
 
-PACS, DOMAINNET = CATALOG["pacs"], CATALOG["domainnet"]
+PACS, DOMAINNET = DATASETS.find("pacs"), DATASETS.find("domainnet")
 
 
 def write_pacs(root: Path, *, each: int = 5) -> None:

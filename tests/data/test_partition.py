@@ -10,7 +10,11 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.partition import Partition, by_domain, client_ids, dirichlet, iid, shards_per_client
+from fedaf.data.partition import Partition, client_ids
+from fedaf.data.partitions.dirichlet import dirichlet
+from fedaf.data.partitions.domain import by_domain
+from fedaf.data.partitions.iid import iid
+from fedaf.data.partitions.shards import shards_per_client
 from fedaf.protocol import Key, UserError
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy

@@ -11,7 +11,7 @@ import torch
 
 import fedaf
 from fedaf.data import catalog
-from fedaf.data.catalog import CATALOG
+from fedaf.data.registry import DATASETS
 from fedaf.methods.registry import METHODS
 
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
@@ -38,7 +38,7 @@ def some_fashionmnist(folder: Path, *, train: int, test: int) -> str:
 
 def assert_published(data, train: int, test: int) -> None:
     """Counts, balance, and the published constants."""
-    entry = CATALOG[data.name]
+    entry = DATASETS.find(data.name)
     assert data.train.labels.bincount().tolist() == [train // entry.num_classes] * entry.num_classes
     assert data.test.labels.bincount().tolist() == [test // entry.num_classes] * entry.num_classes
     assert tuple(data.train.images.shape) == (train, *entry.shape)
@@ -66,8 +66,8 @@ def test_cifar(name):
 def test_pacs():
     data = real("pacs")
     both = [torch.cat([getattr(split, key) for split in (data.train, data.test)]) for key in ("labels", "domains")]
-    assert data.classes == CATALOG["pacs"].classes
-    assert data.domains == CATALOG["pacs"].domains
+    assert data.classes == DATASETS.find("pacs").classes
+    assert data.domains == DATASETS.find("pacs").domains
     assert both[1].bincount().tolist() == [2048, 2344, 1670, 3929]
     assert both[0].bincount().tolist() == [1729, 1654, 1566, 1113, 1540, 943, 1446]
     assert data.train.images.shape[1:] == (3, 64, 64)
@@ -142,16 +142,16 @@ def some_pacs(tmp_path_factory):
     return f"npz:{path}"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS.names)
 def test_a_round_of_each_method_on_fashionmnist(method, garments, tmp_path):
     metrics = one_round(method, tmp_path, dataset=garments, alpha=0.1, clients=5)
     assert metrics["losses"].get("ce", 0) < math.log(10)  # clients have learned more than to guess
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS.names)
 def test_a_round_of_each_method_on_pacs(method, some_pacs, tmp_path):
     metrics = one_round(method, tmp_path, dataset=some_pacs)
-    domains = CATALOG["pacs"].domains
+    domains = DATASETS.find("pacs").domains
     assert metrics["losses"].get("ce", 0) < math.log(7)
     assert tuple(metrics["accuracy_by_domain"]) == domains
     assert set(metrics.get("personal_accuracy", {})) == (set(domains) if method == "fedbn" else set())
