@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pooch
 import pytest
+from fedaf.data.fetch.remotes import REMOTES, Remote
 
 from fedaf.data.fetch.download import Watch
 from fedaf.data.fetch.fetch import fetch
-from fedaf.data.fetch.remotes import REMOTES, Remote
 from fedaf.errors import DownloadFailed, UserError
 
 CONTENT = random.Random(0).randbytes(700_000)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.datafiles import python2_pickle
 from fedaf.data.storage.form import Writer
+from support.datafiles import python2_pickle
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process's memory")
 

@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fedaf.data.fetch.remotes import REMOTES, Remote
 
 from fedaf.data.fetch.download import Watch
 from fedaf.data.fetch.fetch import fetch
-from fedaf.data.fetch.remotes import REMOTES, Remote
 from fedaf.errors import DownloadFailed, UserError
 
 FILES = {"pictures/cat/1.png": b"one", "pictures/dog/2.png": b"two" * 1000, "__MACOSX/junk": b"junk"}
