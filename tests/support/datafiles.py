@@ -6,9 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from fedaf.data.registry import DATASETS
+from fedaf.data.spec import DatasetSpec, OfficialFile
+
 CIFAR10_FILES = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+
+
+def register(patch: pytest.MonkeyPatch, spec: DatasetSpec) -> None:
+    """Add a data set to the registry for the rest of the test."""
+    patch.setattr(f"{__name__}.{spec.name}", spec, raising=False)
+    patch.setitem(DATASETS.builtin, spec.name, f"{__name__}:{spec.name}")
+
+
+def offer_files(patch: pytest.MonkeyPatch, name: str, *files: OfficialFile) -> None:
+    """Register a data set of these official files."""
+    register(patch, DatasetSpec((1, 8, 8), 2, (0.5,), (0.25,), name=name, files=files))
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:
