@@ -100,12 +100,13 @@ def augmentation_parameters(names: Sequence[str], draws: Tensor) -> Tensor:
     parts = dict(zip(names, draws.split([augmentation.draws for augmentation in found], 1), strict=True))
     result = draws.new_tensor([value for values in _UNCHANGED.values() for value in values]).repeat(len(draws), 1)
     columns = _columns(result)
+    custom = []
     for name, augmentation in dict(zip(names, found, strict=True)).items():
         if augmentation.set_parameters:
             augmentation.set_parameters(columns, parts[name])
         else:
-            result = torch.cat([result, parts[name]], 1)
-    return result
+            custom.append(parts[name])
+    return torch.cat([result, *custom], 1) if custom else result
 
 
 def augment(images: Tensor, names: Sequence[str], parameters: Tensor) -> Tensor:
