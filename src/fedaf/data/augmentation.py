@@ -15,9 +15,6 @@ from torch import Tensor
 
 from fedaf.data.registry import AUGMENTATIONS
 
-#: The augmentations for photographs, chosen on held-out training images of CIFAR-10; docs/RESULTS.md has the table.
-AUGMENT = ["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation"]
-
 # Strengths of differentiable Siamese augmentation (Zhao and Bilen, ICML 2021), on normalised images.
 _SHIFT = 0.125
 _SCALE = 1.2

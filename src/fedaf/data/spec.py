@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 NO_DATA = "none"  # data.name of a server that has no data: only its clients have data
 
+#: The augmentations for photographs, chosen on held-out training images of CIFAR-10; docs/RESULTS.md has the table.
+AUGMENT = ["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation"]
+
 #: Normalisation constants for photographs and drawings: those of ImageNet.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

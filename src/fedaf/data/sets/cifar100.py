@@ -1,8 +1,7 @@
 """CIFAR-100: 32x32 colour photographs of 100 classes."""
 
-from fedaf.data.augmentation import AUGMENT
 from fedaf.data.readers.cifar import CifarReader, CifarVersion
-from fedaf.data.spec import DatasetSpec, OfficialFile
+from fedaf.data.spec import AUGMENT, DatasetSpec, OfficialFile
 
 SPEC = DatasetSpec(
     name="cifar100",

@@ -1,8 +1,7 @@
 """DomainNet: six domains of photographs and drawings; the ten classes that FedBN chose."""
 
-from fedaf.data.augmentation import AUGMENT
 from fedaf.data.readers.domains import DomainReader
-from fedaf.data.spec import IMAGENET_MEAN, IMAGENET_STD, DatasetSpec, OfficialFile
+from fedaf.data.spec import AUGMENT, IMAGENET_MEAN, IMAGENET_STD, DatasetSpec, OfficialFile
 
 _SERVER = "https://csr.bu.edu/ftp/visda/2019/multi-source"
 _LISTS = {

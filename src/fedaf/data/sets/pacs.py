@@ -1,8 +1,7 @@
 """PACS: photographs, paintings, cartoons and sketches of 7 classes, one domain each."""
 
-from fedaf.data.augmentation import AUGMENT
 from fedaf.data.readers.domains import DomainReader
-from fedaf.data.spec import IMAGENET_MEAN, IMAGENET_STD, DatasetSpec
+from fedaf.data.spec import AUGMENT, IMAGENET_MEAN, IMAGENET_STD, DatasetSpec
 
 SPEC = DatasetSpec(
     name="pacs",
