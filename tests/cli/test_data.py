@@ -120,7 +120,9 @@ def test_digits_need_no_fetching(call):
     assert call("data", "fetch", "digits") == (0, "digits is inside scikit-learn; there is nothing to fetch.\n", "")
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
+@pytest.mark.skipif(
+    not DEBIAN.is_dir(), reason="FashionMNIST is not installed; get it with `apt install dataset-fashion-mnist`"
+)
 def test_fashionmnist_comes_from_a_mirror_with_its_official_checksums(call, server, tmp_path):
     for remote in DATASETS.find("fashionmnist").files:
         server.files[f"/{remote.name}"] = official(remote.name)

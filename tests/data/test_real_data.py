@@ -11,23 +11,35 @@ import torch
 
 import fedaf
 from fedaf.data import catalog
+from fedaf.data.dataset import DataSet
 from fedaf.data.registry import DATASETS
 from fedaf.methods.registry import METHODS
 
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
+needs_fashionmnist = pytest.mark.skipif(
+    not INSTALLED.is_dir(), reason="FashionMNIST is not installed; get it with `apt install dataset-fashion-mnist`"
+)
 
 
-def real(name: str):
+def how_to_get(name: str, folder: str) -> str:
+    spec = DATASETS.find(name)
+    if spec.files:
+        return f"run `fedaf data fetch {name} --data-dir {folder}`"
+    return f"download it from {spec.homepage} and unpack it to {folder}/{name}"
+
+
+def real(name: str) -> DataSet:
+    """A real data set, or a skipped test that says how to get it."""
     folder = os.environ.get("FEDAF_TEST_DATA")
     if not folder:
-        pytest.skip("FEDAF_TEST_DATA names no folder with the real data")
+        pytest.skip(f"set FEDAF_TEST_DATA to a folder with {name}: {how_to_get(name, 'DIR')}")
     if catalog.locate(name, Path(folder)) is None:
-        pytest.skip(f"{name} is not in {folder}")
+        pytest.skip(f"{name} is not in {folder}: {how_to_get(name, folder)}")
     return catalog.load(name, Path(folder))
 
 
 def some_fashionmnist(folder: Path, *, train: int, test: int) -> str:
-    """A part of FashionMNIST, as a data set of one's own."""
+    """Save a part of FashionMNIST as an .npz, and return its name."""
     whole = catalog.load("fashionmnist", folder)
     arrays = {}
     for part, split, count in (("train", whole.train, train), ("test", whole.test, test)):
@@ -50,7 +62,7 @@ def assert_published(data, train: int, test: int) -> None:
         assert float(((values @ (levels - found) ** 2) / values.sum()).sqrt()) == pytest.approx(std, abs=1e-3)
 
 
-@pytest.mark.skipif(not INSTALLED.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs_fashionmnist
 def test_fashionmnist_as_installed(tmp_path):
     data = catalog.load("fashionmnist", tmp_path)
     assert_published(data, 60_000, 10_000)
@@ -75,7 +87,7 @@ def test_pacs():
     assert max(white) == white[3]  # sketches are lines on paper
 
 
-@pytest.mark.skipif(not INSTALLED.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs_fashionmnist
 def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from(tmp_path):
     """Means of 100 garments say little. Measured, seeds 0 to 2: 44 per cent of them, 68 to 69 of FedAF, 59 to 64 of
     FedDM."""
@@ -121,7 +133,7 @@ def one_round(method: str, out: Path, **settings) -> dict:
 @pytest.fixture(scope="module")
 def garments(tmp_path_factory):
     if not INSTALLED.is_dir():
-        pytest.skip("Debian's dataset-fashion-mnist is not installed")
+        pytest.skip(needs_fashionmnist.kwargs["reason"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDAF_CACHE", str(tmp_path_factory.mktemp("cache")))
         return some_fashionmnist(tmp_path_factory.mktemp("garments"), train=3_000, test=500)
