@@ -1,4 +1,4 @@
-"""Variations of training images: what each does, and how strongly."""
+"""Augmentations: the effect of each, and its strength."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_each_augmentation_keeps_shape_and_type_and_follows_its_generator(name: 
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS.names)
-def test_each_image_gets_a_variation_of_its_own(name: str) -> None:
+def test_each_image_is_augmented_independently(name: str) -> None:
     varied = augment(pictures(1).expand(16, -1, -1, -1), (name,), Key(0).torch())
     distinct = {tuple(image.flatten().round(decimals=3).tolist()) for image in varied}
     assert len(distinct) == (2 if name == "flip" else 16)

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as published, and pickles that are not what they seem."""
+"""CIFAR-10 and CIFAR-100 as published, and hostile or damaged pickles."""
 
 import pickle
 import sys
@@ -123,7 +123,7 @@ BAD_BATCHES = {
 
 
 @pytest.mark.parametrize("case", BAD_BATCHES)
-def test_a_batch_that_is_none_is_named(tmp_path, case):
+def test_an_invalid_batch_is_named(tmp_path, case):
     batch, code, words = BAD_BATCHES[case]
     write_cifar10(tmp_path / "cifar-10-batches-py")
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(python2_pickle(batch))
@@ -184,7 +184,7 @@ BROKEN = {"an absurd length": b"\x8e" + b"\xff" * 7 + b"\x7f" + b"x", "nothing":
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_pickle_that_is_no_data_is_refused(tmp_path, case):
+def test_a_pickle_of_anything_but_data_is_refused(tmp_path, case):
     content, words = HOSTILE[case]
     (tmp_path / "batch").write_bytes(b"\x80\x02" + content)
     with raises("FEDAF-DATA-UNSAFE") as error:

@@ -1,4 +1,4 @@
-"""Settings are chosen by training images held out, never by the test split."""
+"""The hold-out set for tuning is taken from the training images."""
 
 import torch
 

@@ -95,7 +95,7 @@ def test_pacs_that_is_not_whole_is_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     "line", ["photo/dog/pic_000.png", "photo/cow/a.png 1", "sketch/dog/a.png 1", "photo/dog/../a.png 1", "../../a 1"]
 )
-def test_a_line_that_is_none_is_named(tmp_path, line):
+def test_an_invalid_line_is_named(tmp_path, line):
     write_pacs(tmp_path)
     write_pacs_lists(tmp_path)
     with open(tmp_path / "photo_train_kfold.txt", "a") as file:

@@ -1,4 +1,4 @@
-"""Downloads from a real server with real faults: what is left on disk is the official file or nothing."""
+"""Downloads from a faulty server: only the official file ends up on disk, or nothing."""
 
 import fcntl
 import hashlib
@@ -30,7 +30,7 @@ class Log(DownloadObserver):
 
 @pytest.fixture
 def tiny(server, tmp_path, monkeypatch):
-    """A data set of one file on the server; the place where it should come to lie."""
+    """Register a data set of one file on the server; return the path it is downloaded to."""
     server.files["/there/tiny.bin"] = CONTENT
     sha256 = hashlib.sha256(CONTENT).hexdigest()
     offer_files(monkeypatch, "tiny", OfficialFile(f"{server.url}/there/tiny.bin", sha256, len(CONTENT)))
@@ -39,7 +39,7 @@ def tiny(server, tmp_path, monkeypatch):
 
 
 def leave_part(target: Path, content: bytes, etag: str = "") -> None:
-    """What a fetch that was killed leaves."""
+    """Write the files that a killed fetch leaves."""
     target.with_name("tiny.bin.part").write_bytes(content)
     target.with_name("tiny.bin.part.tag").write_text(etag)
 

@@ -1,4 +1,4 @@
-"""Single image files of every usual kind."""
+"""Single image files of all common formats."""
 
 import struct
 import zlib

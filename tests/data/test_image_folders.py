@@ -1,4 +1,4 @@
-"""Own images in folders."""
+"""Custom image folders."""
 
 import logging
 import os

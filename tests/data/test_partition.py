@@ -1,4 +1,4 @@
-"""Splits: every sample is with exactly one client, by the key alone, and a saved split is read or refused."""
+"""Partitions: every sample belongs to exactly one client, the key decides, and a saved partition is read or refused."""
 
 import json
 from functools import partial

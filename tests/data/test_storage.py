@@ -1,4 +1,4 @@
-"""The one form on disk: mapped where it lies, and made once of everything else."""
+"""The stored form: memory-mapped, and converted once from every other format."""
 
 import os
 import subprocess

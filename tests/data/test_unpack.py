@@ -1,4 +1,4 @@
-"""Archives, good and hostile: all of the folder comes to its place, or nothing does."""
+"""Archives, good and hostile: either the whole folder is unpacked or nothing."""
 
 import hashlib
 import io
