@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from support.datafiles import pixels, write_tree
 from fedaf.client.evaluation import Evaluate, phase_named
 from fedaf.client.serving import Admission
 from fedaf.client.state import ClientState
@@ -23,6 +22,7 @@ from fedaf.runs.network import play
 from fedaf.runs.sites import client_site, read_config, server_site
 from fedaf.transports.flower.node import Node
 from fedaf.transports.local import LocalTransport
+from support.datafiles import pixels, write_tree
 
 OWN = {"name": "none", "shape": [1, 8, 12], "classes": ["cat", "dog", "owl"]}
 
@@ -99,7 +99,7 @@ def test_a_folder_may_lack_classes_and_its_images_are_made_to_the_shape_of_the_f
 
 def test_a_class_the_federation_does_not_know_is_refused_with_its_name(tmp_path):
     write_tree(tmp_path / "images", {"owl": 10, "eel": 10})
-    with pytest.raises(UserError, match="'eel'.* cat, dog, owl"):
+    with pytest.raises(UserError, match=r"'eel'.* cat, dog, owl"):
         client_site(node(f"folder:{tmp_path / 'images'}", tmp_path), text())
 
 
