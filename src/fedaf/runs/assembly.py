@@ -114,4 +114,6 @@ def resolve_auto(config: Config, data: DataSet) -> Config:
 
 def split(config: Config, data: DataSet) -> Partition:
     """Who holds what, for a configuration without ``auto``."""
-    return PARTITIONS.find(config.partition.kind).split(data, config.partition, Key(config.run.seed).derive("partition"))
+    return PARTITIONS.find(config.partition.kind).split(
+        data, config.partition, Key(config.run.seed).derive("partition")
+    )

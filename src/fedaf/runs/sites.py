@@ -92,7 +92,9 @@ def _agree(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
         value = found.get(key) if isinstance(found, dict) else None
         for name in value if isinstance(value, list) else [value]:
             if isinstance(name, str) and ":" in name and not catalog.is_path(name) and name != node.data:
-                raise Refused(f"{table}.{key} is {name[:80]}, which would load code that this node's config does not name")
+                raise Refused(
+                    f"{table}.{key} is {name[:80]}, which would load code that this node's config does not name"
+                )
 
 
 def _name(tables: dict[str, Any], table: str) -> str | None:
