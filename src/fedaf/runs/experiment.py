@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fedaf import __version__
-from fedaf.runs import assembly
+from fedaf.client.serving import Admission
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
@@ -28,13 +28,13 @@ from fedaf.federation.federation import Federation, summary
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, RunDirectory, read_metrics
-from fedaf.client.serving import Admission
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom as own
 from fedaf.models import registry as models
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
 from fedaf.protocol import Architecture, Disclosure, Key, Method, Policy, Task, Tensors, UserError
+from fedaf.runs import assembly
 from fedaf.transports.local import LocalTransport
 
 SCHEMA_VERSION = 1

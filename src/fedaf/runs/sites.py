@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
-from fedaf.runs import assembly
+from fedaf.client.serving import Admission, Site
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.spec import NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
-from fedaf.client.serving import Admission, Site
 from fedaf.methods.registry import METHODS
 from fedaf.models import registry as models
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, UserError
+from fedaf.runs import assembly
 from fedaf.transports.flower.node import Node
 
 _PARTITION = "partition"
