@@ -16,7 +16,7 @@ from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended
 from fedaf.condensation.terms import Term, features_distance, targets_distance
-from fedaf.data.augmentation import augment, draws_of, variations
+from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
@@ -127,7 +127,7 @@ def test_the_augmentation_of_the_reference_is_as_strong_as_ours():
     images = torch.cat([left, right], 2).expand(3000, -1, -1, -1)
     names = reference.AUGMENTATION
     with Key(0).seeded():
-        ours = augment(images, names, variations(names, torch.rand(len(images), draws_of(names))))
+        ours = augment(images, names, augmentation_parameters(names, torch.rand(len(images), draws_of(names))))
         plain = reference.augment(images)
     for measure in (lambda x: x.mean((1, 2, 3)), lambda x: x.std((1, 2, 3)), lambda x: x[..., :8].mean((1, 2, 3))):
         assert float(measure(plain).mean()) == pytest.approx(float(measure(ours).mean()), abs=0.1)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from fedaf.data.fetch.remotes import REMOTES
+from fedaf.data.registry import DATASETS
 from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
 from support.commandline import assert_one_sentence
 
@@ -117,17 +117,19 @@ def test_a_failed_download_is_one_sentence_and_code_1(call, server):
 
 
 def test_digits_need_no_fetching(call):
-    assert call("data", "fetch", "digits") == (0, "digits is part of scikit-learn; there is nothing to fetch.\n", "")
+    assert call("data", "fetch", "digits") == (0, "digits is inside scikit-learn; there is nothing to fetch.\n", "")
 
 
-@pytest.mark.skipif(not DEBIAN.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
+@pytest.mark.skipif(
+    not DEBIAN.is_dir(), reason="FashionMNIST is not installed; get it with `apt install dataset-fashion-mnist`"
+)
 def test_fashionmnist_comes_from_a_mirror_with_its_official_checksums(call, server, tmp_path):
-    for remote in REMOTES["fashionmnist"]:
+    for remote in DATASETS.find("fashionmnist").files:
         server.files[f"/{remote.name}"] = official(remote.name)
     code, out, err = call("data", "fetch", "fashionmnist", "--mirror", server.url)
     assert code == 0, err
     assert out.count("its checksum is right") == 4
-    for remote in REMOTES["fashionmnist"]:
+    for remote in DATASETS.find("fashionmnist").files:
         content = (tmp_path / "data" / "fashionmnist" / remote.name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == remote.sha256
     code, out, _ = call("data", "fetch", "fashionmnist", "--mirror", server.url)

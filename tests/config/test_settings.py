@@ -1,5 +1,6 @@
 """Configurations: what a run writes builds the same run again, and presets hold what the paper states."""
 
+import sys
 import tomllib
 from typing import get_args
 
@@ -8,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaf.config.settings import Augmentation, build, from_flags, merge, parse_setting, read_toml, split_kind
-from fedaf.data.augmentation import AUGMENTATIONS
+from fedaf.data.registry import AUGMENTATIONS
 from fedaf.methods.registry import METHODS
 from fedaf.protocol import UserError
+from support.errors import raises
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 
@@ -170,6 +172,80 @@ def test_quick_is_the_papers_lambdas_with_less_work():
     assert quick.run.rounds < whole.run.rounds
     assert quick.method.local_steps < whole.method.local_steps
     assert quick.method.server_epochs < whole.method.server_epochs
+
+
+CUSTOM_METHODS = """
+from fedaf.methods.averaging import AveragingMethod
+from fedaf.methods.fedaf import FedAF
+from fedaf.methods.fedavg import FedAvg
+from fedaf.methods.feddm import FedDM
+from fedaf.protocol import Method, Options
+
+class MyFedAF(FedAF): pass
+class MyFedDM(FedDM): pass
+class MyFedAvg(FedAvg): pass
+class MyFamily(FedAF):
+    family = "mine"
+class Few(FedAF):
+    class Options(Options):
+        ipc: int = 7
+        image_lr: float = 5.0
+class Bare(Method):
+    class Options(Options):
+        ipc: int = 7
+    @property
+    def phases(self): return ()
+"""
+
+
+@pytest.fixture
+def custom_methods(tmp_path, monkeypatch):
+    (tmp_path / "custom_methods.py").write_text(CUSTOM_METHODS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("custom_methods", None)
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick"])
+@pytest.mark.parametrize("dataset", ["digits", "cifar100", "fashionmnist", "domainnet", "npz:x.npz"])
+@pytest.mark.parametrize(
+    ("name", "like"), [("MyFedAF", "fedaf"), ("MyFamily", "fedaf"), ("MyFedDM", "feddm"), ("MyFedAvg", "fedavg")]
+)
+def test_a_custom_method_gets_the_values_of_the_class_it_derives_from(custom_methods, name, like, dataset, preset):
+    own = build({"data": {"name": dataset}, "method": {"name": f"custom_methods:{name}"}}, preset=preset)
+    known = build({"data": {"name": dataset}, "method": {"name": like}}, preset=preset)
+    assert own.method == known.method
+    assert (own.run, own.training) == (known.run, known.training)
+
+
+def test_a_custom_method_gets_only_values_for_options_that_it_has(custom_methods):
+    method = paper("cifar100", "custom_methods:Few").method
+    assert (method.ipc, method.image_lr) == (7, 0.1)
+    assert build({"method": {"name": "custom_methods:Few"}}, preset="quick").method.ipc == 10
+
+
+def test_a_method_of_no_family_gets_no_values(custom_methods):
+    config = build({"data": {"name": "domainnet"}, "method": {"name": "custom_methods:Bare"}}, preset="quick")
+    assert (config.method.ipc, config.run.rounds) == (7, 3)
+
+
+def test_a_custom_data_set_brings_its_own_values(tmp_path, monkeypatch):
+    (tmp_path / "custom_set.py").write_text(
+        "from fedaf.data.spec import DatasetSpec\n"
+        "SPEC = DatasetSpec((1, 4, 4), 2, (0.5,), (0.25,), name='mine',\n"
+        "    paper={'run': {'rounds': 4}, 'fedaf': {'image_lr': 0.7}})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = paper("custom_set:SPEC")
+    assert (config.run.rounds, config.method.image_lr) == (4, 0.7)
+    assert paper("npz:x.npz").run.rounds == 20
+
+
+def test_an_unknown_preset_and_an_unknown_data_set_have_codes():
+    with raises("FEDAF-PRESET-UNKNOWN"):
+        build({}, preset="slow")
+    with raises("FEDAF-DATA-SET-UNKNOWN"):
+        paper("cifar11")
 
 
 def test_a_class_is_condensed_from_min_samples_on_but_no_mean_is_taken_of_fewer_than_it_names():

@@ -1,17 +1,18 @@
-"""Variations of training images: what each does, and how strongly."""
+"""Augmentations: the effect of each, and its strength."""
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedaf.data import augmentation
-from fedaf.data.augmentation import AUGMENTATIONS, draws_of, variations
+from fedaf.data.augmentation import augmentation_parameters, draws_of
+from fedaf.data.registry import AUGMENTATIONS
 from fedaf.protocol import Key
 
 
 def augment(images: Tensor, names: tuple[str, ...], generator: torch.Generator) -> Tensor:
     draws = torch.rand(len(images), draws_of(names), generator=generator)
-    return augmentation.augment(images, names, variations(names, draws))
+    return augmentation.augment(images, names, augmentation_parameters(names, draws))
 
 
 def pictures(count: int, size: int = 8) -> Tensor:
@@ -32,7 +33,7 @@ def test_flip_gives_the_image_or_its_mirror_and_both_occur() -> None:
     assert 10 <= mirrored.sum() <= 30
 
 
-@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("name", AUGMENTATIONS.names)
 def test_each_augmentation_keeps_shape_and_type_and_follows_its_generator(name: str) -> None:
     images = pictures(16)
     before = images.clone()
@@ -45,8 +46,8 @@ def test_each_augmentation_keeps_shape_and_type_and_follows_its_generator(name: 
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_each_image_gets_a_variation_of_its_own(name: str) -> None:
+@pytest.mark.parametrize("name", AUGMENTATIONS.names)
+def test_each_image_is_augmented_independently(name: str) -> None:
     varied = augment(pictures(1).expand(16, -1, -1, -1), (name,), Key(0).torch())
     distinct = {tuple(image.flatten().round(decimals=3).tolist()) for image in varied}
     assert len(distinct) == (2 if name == "flip" else 16)
@@ -112,7 +113,7 @@ def test_a_turned_image_is_not_sheared_by_its_scale() -> None:
     cross = torch.zeros(1, 1, 65, 65)
     cross[:, :, 31:34, 12:53] = cross[:, :, 12:53, 31:34] = 1
     names = ("scale", "rotate")
-    turned = augmentation.augment(cross, names, variations(names, draws))[0, 0]
+    turned = augmentation.augment(cross, names, augmentation_parameters(names, draws))[0, 0]
     y, x = (turned > 0.5).nonzero().double().sub(32).unbind(1)
     inertia = torch.stack([torch.stack([(a * b).mean() for b in (x, y)]) for a in (x, y)])
     _, axes = torch.linalg.eigh(inertia)

@@ -1,4 +1,4 @@
-"""FedAF on real digits, against averaging and against what its initial images alone are worth."""
+"""FedAF on real digits, compared with FedAvg and with its initial images alone."""
 
 import fedaf
 

@@ -1,4 +1,4 @@
-"""Single image files of every usual kind."""
+"""Single image files of all common formats."""
 
 import struct
 import zlib
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from support.datafiles import pixels
 from fedaf.data.readers.images import Tally, Unreadable, common, decode, decode_all, quietly
+from support.datafiles import pixels
 
 
 def saved(path: Path, image: Image.Image, **options) -> Path:
@@ -115,15 +115,15 @@ def bomb(path: Path, side: int) -> Path:
 
 @pytest.mark.parametrize("side", [10_000, 60_000])
 def test_a_bomb_is_unreadable(tmp_path, side):
-    with quietly(), pytest.raises(Unreadable, match="more pixels than is safe"):
+    with quietly(), pytest.raises(Unreadable, match="pixels"):
         decode(bomb(tmp_path / "a.png", side), mode="L", size=(8, 8))
 
 
 def test_what_is_no_image_is_unreadable(tmp_path):
     (tmp_path / "a.png").write_text("a letter")
-    with pytest.raises(Unreadable, match="no image of a kind"):
+    with pytest.raises(Unreadable, match="format"):
         of(tmp_path / "a.png")
-    with pytest.raises(Unreadable, match="not there"):
+    with pytest.raises(Unreadable, match="exist"):
         of(tmp_path / "b.png")
     whole = saved(tmp_path / "c.jpg", Image.fromarray(pixels(64, 64, 3))).read_bytes()
     (tmp_path / "c.jpg").write_bytes(whole[: len(whole) // 2])
@@ -137,7 +137,7 @@ def test_what_is_no_image_is_unreadable(tmp_path):
 
 def test_a_kind_that_would_start_a_program_is_no_image(tmp_path):
     (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n")
-    with pytest.raises(Unreadable, match="no image of a kind"):
+    with pytest.raises(Unreadable, match="format"):
         of(tmp_path / "a.png")
 
 
@@ -148,7 +148,7 @@ def test_files_are_decoded_in_order_and_unreadable_ones_left_out(tmp_path):
     (tmp_path / names[70]).write_text("no image")
     tally, seen = Tally(len(names)), []
     pieces = decode_all(
-        tmp_path, names, mode="L", size=(3, 3), tally=tally, watch=lambda done, total: seen.append((done, total))
+        tmp_path, names, mode="L", size=(3, 3), tally=tally, progress=lambda done, total: seen.append((done, total))
     )
     found = [(row, int(image[0, 0])) for images, rows in pieces for row, image in zip(rows, images, strict=True)]
     assert found == [(number, number) for number in range(150) if number != 70]

@@ -1,4 +1,4 @@
-"""Opening a data set of CIFAR-100's full size takes little memory, also when it is converted first."""
+"""Opening a data set of the size of CIFAR-100 takes little memory, with and without conversion."""
 
 import json
 import subprocess
@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.datafiles import python2_pickle
 from fedaf.data.storage.form import Writer
+from support.datafiles import python2_pickle
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process's memory")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="needs Linux: the peak memory of a process is read from /proc"
+)
 
 COUNTS = {"train": 50_000, "test": 10_000}
 MEASURE = """

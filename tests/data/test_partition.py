@@ -1,4 +1,4 @@
-"""Splits: every sample is with exactly one client, by the key alone, and a saved split is read or refused."""
+"""Partitions: every sample belongs to exactly one client, the key decides, and a saved partition is read or refused."""
 
 import json
 from functools import partial
@@ -10,8 +10,13 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.partition import Partition, by_domain, client_ids, dirichlet, iid, shards_per_client
+from fedaf.data.partition import Partition, client_ids
+from fedaf.data.partitions.dirichlet import dirichlet
+from fedaf.data.partitions.domain import by_domain
+from fedaf.data.partitions.iid import iid
+from fedaf.data.partitions.shards import shards_per_client
 from fedaf.protocol import Key, UserError
+from support.errors import raises
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 
@@ -112,7 +117,7 @@ def test_draws_are_thrown_away_until_every_client_has_min_size_samples():
         assert min(sizes(split)) >= 40
         assert same(draw(max_redraws=split.redraws), split)
         if split.redraws:
-            with pytest.raises(UserError):
+            with raises("FEDAF-PARTITION-REDRAWS"):
                 draw(max_redraws=split.redraws - 1)
         redraws.append(split.redraws)
     assert max(redraws) > 0
@@ -162,28 +167,34 @@ def test_one_shard_for_each_client_is_one_class_where_classes_and_clients_match(
 @pytest.mark.parametrize(
     ("split", "words"),
     [
-        (lambda labels: iid(labels, 101, Key(0)), ["101 clients", "100 samples", "at most 100", "--clients"]),
-        (lambda labels: shards_per_client(labels, 101, 1, Key(0)), ["101 clients", "at most 100"]),
-        (lambda labels: dirichlet(labels, 101, alpha=1, key=Key(0), min_size=1), ["101 clients", "at most 100"]),
+        (
+            lambda labels: iid(labels, 101, Key(0)),
+            ["TOO-FEW", "101 clients", "100 samples", "at most 100", "--clients"],
+        ),
+        (lambda labels: shards_per_client(labels, 101, 1, Key(0)), ["TOO-FEW", "101 clients", "at most 100"]),
+        (
+            lambda labels: dirichlet(labels, 101, alpha=1, key=Key(0), min_size=1),
+            ["TOO-FEW", "101 clients", "at most 100"],
+        ),
         (
             lambda labels: dirichlet(labels, 11, alpha=1, key=Key(0)),
-            ["11 clients", "at least 10", "110", "partition.clients", "partition.min_size"],
+            ["TOO-FEW", "11 clients", "at least 10", "110", "partition.clients", "partition.min_size"],
         ),
         (
             lambda labels: shards_per_client(labels, 50, 3, Key(0)),
-            ["150 samples", "are 100", "partition.clients", "partition.shards_per_client"],
+            ["TOO-FEW", "150 samples", "100", "partition.clients", "partition.shards_per_client"],
         ),
         (
             lambda labels: dirichlet(labels, 50, alpha=0.001, key=Key(0), min_size=2, max_redraws=3),
-            ["alpha 0.001", "3 redraws", "raise partition.alpha", "partition.clients", "partition.min_size"],
+            ["REDRAWS", "alpha 0.001", "3 redraws", "partition.alpha", "partition.clients", "partition.min_size"],
         ),
     ],
     ids=["iid", "shards", "dirichlet", "min_size", "pieces", "redraws"],
 )
 def test_what_cannot_be_split_says_what_to_change(split, words):
-    with pytest.raises(UserError) as error:
+    with raises(f"FEDAF-PARTITION-{words[0]}") as error:
         split(balanced_labels(10, 10))
-    assert all(word in str(error.value) for word in words), str(error.value)
+    assert all(word in str(error.value) for word in words[1:]), str(error.value)
 
 
 def test_client_ids_sort_as_they_count():
@@ -222,15 +233,16 @@ def test_a_saved_split_is_read_as_it_was(tmp_path_factory, labels, clients, seed
 def test_a_damaged_file_is_refused(tmp_path, text):
     path = tmp_path / "partition.json"
     path.write_text(text)
-    with pytest.raises(UserError, match=r"partition\.json is not a partition that fedaf wrote"):
+    with raises("FEDAF-PARTITION-FILE") as error:
         Partition.read(path, 24)
+    assert str(path) in str(error.value)
 
 
 def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
-    with pytest.raises(UserError, match="not a partition"):
+    with raises("FEDAF-PARTITION-FILE"):
         Partition.read(tmp_path / "partition.json", 24)
     (tmp_path / "partition.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="not a partition"):
+    with raises("FEDAF-PARTITION-FILE"):
         Partition.read(tmp_path / "partition.json", 24)
 
 
@@ -240,15 +252,16 @@ def test_a_split_with_a_missing_a_double_or_a_foreign_sample_is_refused(tmp_path
     name, rows = max(content["rows"].items(), key=lambda item: len(item[1]))
     for spoilt in (rows[1:], [*rows, rows[0]], [rows[1], *rows[1:]], [24, *rows[1:]], [-1, *rows[1:]], [*rows, 24]):
         path.write_text(json.dumps({**content, "rows": {**content["rows"], name: spoilt}}))
-        with pytest.raises(UserError, match="each of the 24 training samples exactly once"):
+        with raises("FEDAF-PARTITION-MISMATCH"):
             Partition.read(path, 24)
 
 
 def test_a_split_of_another_data_set_is_refused(tmp_path):
     saved(tmp_path / "partition.json")
     Partition.read(tmp_path / "partition.json", 24)
-    with pytest.raises(UserError, match="each of the 25 training samples"):
+    with raises("FEDAF-PARTITION-MISMATCH") as error:
         Partition.read(tmp_path / "partition.json", 25)
+    assert "25 training samples" in str(error.value)
 
 
 def test_half_a_sample_is_no_sample(tmp_path):
@@ -256,7 +269,7 @@ def test_half_a_sample_is_no_sample(tmp_path):
     content = saved(path)
     halves = {name: [row + 0.5 for row in rows] for name, rows in content["rows"].items()}
     path.write_text(json.dumps({**content, "rows": halves}))
-    with pytest.raises(UserError):
+    with raises("FEDAF-PARTITION-FILE"):
         Partition.read(path, 24)
 
 
@@ -266,8 +279,9 @@ def test_a_client_name_that_is_no_file_name_is_refused(tmp_path, name):
     content = saved(path)
     rows = {name if i == 0 else old: r for i, (old, r) in enumerate(content["rows"].items())}
     path.write_text(json.dumps({**content, "rows": rows}))
-    with pytest.raises(UserError, match="names a client"):
+    with raises("FEDAF-PARTITION-FILE") as error:
         Partition.read(path, 24)
+    assert f"{name!r:.80}" in str(error.value)
 
 
 @unhurried
@@ -292,7 +306,7 @@ def test_by_domain_each_domain_with_samples_is_a_client_called_like_it():
 
 
 def test_domains_whose_names_fall_together_are_refused():
-    with pytest.raises(UserError, match="rename"):
+    with raises("FEDAF-PARTITION-DOMAINS"):
         by_domain(np.array([0, 1]), ["a b", "a/b"])
 
 

@@ -96,6 +96,5 @@ def test_without_kernels_for_a_gpu_there_is_a_line_in_the_log_and_pytorch_goes_o
         assert not pixels.kernels_work(torch.device("cpu"))
     finally:
         pixels.kernels_work.cache_clear()
-    assert [record.getMessage() for record in caplog.records] == [
-        "kernels for this GPU cannot be built, and PyTorch's own are slower: RuntimeError: Failed to find C compiler"
-    ]
+    (record,) = caplog.records
+    assert record.getMessage().endswith("RuntimeError: Failed to find C compiler")

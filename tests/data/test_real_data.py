@@ -11,23 +11,35 @@ import torch
 
 import fedaf
 from fedaf.data import catalog
-from fedaf.data.catalog import CATALOG
+from fedaf.data.dataset import DataSet
+from fedaf.data.registry import DATASETS
 from fedaf.methods.registry import METHODS
 
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
+needs_fashionmnist = pytest.mark.skipif(
+    not INSTALLED.is_dir(), reason="FashionMNIST is not installed; get it with `apt install dataset-fashion-mnist`"
+)
 
 
-def real(name: str):
+def how_to_get(name: str, folder: str) -> str:
+    spec = DATASETS.find(name)
+    if spec.files:
+        return f"run `fedaf data fetch {name} --data-dir {folder}`"
+    return f"download it from {spec.homepage} and unpack it to {folder}/{name}"
+
+
+def real(name: str) -> DataSet:
+    """A real data set, or a skipped test that says how to get it."""
     folder = os.environ.get("FEDAF_TEST_DATA")
     if not folder:
-        pytest.skip("FEDAF_TEST_DATA names no folder with the real data")
+        pytest.skip(f"set FEDAF_TEST_DATA to a folder with {name}: {how_to_get(name, 'DIR')}")
     if catalog.locate(name, Path(folder)) is None:
-        pytest.skip(f"{name} is not in {folder}")
+        pytest.skip(f"{name} is not in {folder}: {how_to_get(name, folder)}")
     return catalog.load(name, Path(folder))
 
 
 def some_fashionmnist(folder: Path, *, train: int, test: int) -> str:
-    """A part of FashionMNIST, as a data set of one's own."""
+    """Save a part of FashionMNIST as an .npz, and return its name."""
     whole = catalog.load("fashionmnist", folder)
     arrays = {}
     for part, split, count in (("train", whole.train, train), ("test", whole.test, test)):
@@ -38,7 +50,7 @@ def some_fashionmnist(folder: Path, *, train: int, test: int) -> str:
 
 def assert_published(data, train: int, test: int) -> None:
     """Counts, balance, and the published constants."""
-    entry = CATALOG[data.name]
+    entry = DATASETS.find(data.name)
     assert data.train.labels.bincount().tolist() == [train // entry.num_classes] * entry.num_classes
     assert data.test.labels.bincount().tolist() == [test // entry.num_classes] * entry.num_classes
     assert tuple(data.train.images.shape) == (train, *entry.shape)
@@ -50,7 +62,7 @@ def assert_published(data, train: int, test: int) -> None:
         assert float(((values @ (levels - found) ** 2) / values.sum()).sqrt()) == pytest.approx(std, abs=1e-3)
 
 
-@pytest.mark.skipif(not INSTALLED.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs_fashionmnist
 def test_fashionmnist_as_installed(tmp_path):
     data = catalog.load("fashionmnist", tmp_path)
     assert_published(data, 60_000, 10_000)
@@ -66,8 +78,8 @@ def test_cifar(name):
 def test_pacs():
     data = real("pacs")
     both = [torch.cat([getattr(split, key) for split in (data.train, data.test)]) for key in ("labels", "domains")]
-    assert data.classes == CATALOG["pacs"].classes
-    assert data.domains == CATALOG["pacs"].domains
+    assert data.classes == DATASETS.find("pacs").classes
+    assert data.domains == DATASETS.find("pacs").domains
     assert both[1].bincount().tolist() == [2048, 2344, 1670, 3929]
     assert both[0].bincount().tolist() == [1729, 1654, 1566, 1113, 1540, 943, 1446]
     assert data.train.images.shape[1:] == (3, 64, 64)
@@ -75,7 +87,7 @@ def test_pacs():
     assert max(white) == white[3]  # sketches are lines on paper
 
 
-@pytest.mark.skipif(not INSTALLED.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+@needs_fashionmnist
 def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from(tmp_path):
     """Means of 100 garments say little. Measured, seeds 0 to 2: 44 per cent of them, 68 to 69 of FedAF, 59 to 64 of
     FedDM."""
@@ -121,7 +133,7 @@ def one_round(method: str, out: Path, **settings) -> dict:
 @pytest.fixture(scope="module")
 def garments(tmp_path_factory):
     if not INSTALLED.is_dir():
-        pytest.skip("Debian's dataset-fashion-mnist is not installed")
+        pytest.skip(needs_fashionmnist.kwargs["reason"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDAF_CACHE", str(tmp_path_factory.mktemp("cache")))
         return some_fashionmnist(tmp_path_factory.mktemp("garments"), train=3_000, test=500)
@@ -142,16 +154,16 @@ def some_pacs(tmp_path_factory):
     return f"npz:{path}"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS.names)
 def test_a_round_of_each_method_on_fashionmnist(method, garments, tmp_path):
     metrics = one_round(method, tmp_path, dataset=garments, alpha=0.1, clients=5)
     assert metrics["losses"].get("ce", 0) < math.log(10)  # clients have learned more than to guess
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS.names)
 def test_a_round_of_each_method_on_pacs(method, some_pacs, tmp_path):
     metrics = one_round(method, tmp_path, dataset=some_pacs)
-    domains = CATALOG["pacs"].domains
+    domains = DATASETS.find("pacs").domains
     assert metrics["losses"].get("ce", 0) < math.log(7)
     assert tuple(metrics["accuracy_by_domain"]) == domains
     assert set(metrics.get("personal_accuracy", {})) == (set(domains) if method == "fedbn" else set())

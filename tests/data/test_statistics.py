@@ -1,4 +1,4 @@
-"""Counts and colours of a split, against closed forms."""
+"""Statistics of a split, compared with closed forms."""
 
 import pytest
 import torch

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedaf.data.catalog import CATALOG
-from fedaf.data.partition import dirichlet
+from fedaf.data.partitions.dirichlet import dirichlet
+from fedaf.data.registry import DATASETS
 from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.fedavg import FedAvg
@@ -36,7 +36,7 @@ FEDAVG = {"convnet": 1.46, "resnet18": 42.65}
 
 
 def task_of(dataset: str) -> Task:
-    entry = CATALOG[dataset]
+    entry = DATASETS.find(dataset)
     return Task(dataset, *entry.shape, entry.num_classes, entry.mean, entry.std)
 
 
@@ -79,7 +79,7 @@ def classes_of_clients(dataset: str, alpha: float, seed: int) -> list[list[int]]
 
 @pytest.mark.parametrize("dataset", SAMPLES)
 def test_the_catalog_and_the_paper_speak_of_the_same_data(dataset):
-    entry = CATALOG[dataset]
+    entry = DATASETS.find(dataset)
     assert entry.num_classes == SAMPLES[dataset][1]
     assert np.prod(entry.shape) == IMAGE_BYTES[dataset]
 

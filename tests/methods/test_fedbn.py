@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 import fedaf
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.partition import by_domain, iid
+from fedaf.data.partitions.domain import by_domain
+from fedaf.data.partitions.iid import iid
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.fedbn import batch_norm_tensors, personalise

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedaf.data.catalog import CATALOG
+from fedaf.data.registry import DATASETS
 from fedaf.methods.registry import METHODS as REGISTERED
 from fedaf.reproduce.archive import config_of, identity
 from fedaf.reproduce.cells import Cell
@@ -21,7 +21,7 @@ def names(cells: list[Cell]) -> list[str]:
 def test_the_papers_averages_over_domains_are_those_of_its_rows(method):
     row = dict(paper()["feature-skew"][method])
     average = row.pop("average")
-    assert set(row) == set(CATALOG["domainnet"].domains)
+    assert set(row) == set(DATASETS.find("domainnet").domains)
     assert sum(row.values()) / 6 == pytest.approx(average, abs=0.0051)
 
 

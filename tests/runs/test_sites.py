@@ -316,3 +316,17 @@ def test_a_run_over_a_network_writes_events_and_also_says_why_it_could_not_start
     ]
     assert [event["name"] for event in events if event["event"] == "phase_started"] == ["fit", "server", "evaluate"] * 2
     assert events[0]["phases"] == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "values"),
+    [("data", {"name": "evil:SPEC"}), ("partition", {"kind": "evil:KIND"}), ("training", {"augment": ["evil:AUG"]})],
+)
+def test_a_server_cannot_make_a_client_load_code_by_the_name_of_data_or_augmentation(
+    tmp_path, monkeypatch, table, values
+):
+    (tmp_path / "evil.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = f"[{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    with pytest.raises(Refused, match="evil"):
+        client_site(node("npz:x.npz", tmp_path), config)

@@ -1,4 +1,4 @@
-"""Small data sets written in the forms they are published in."""
+"""Small data sets in their published file formats."""
 
 import gzip
 import struct
@@ -6,9 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from fedaf.data.registry import DATASETS
+from fedaf.data.spec import DatasetSpec, OfficialFile
+
 CIFAR10_FILES = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+
+
+def register(patch: pytest.MonkeyPatch, spec: DatasetSpec) -> None:
+    """Add a data set to the registry for the rest of the test."""
+    patch.setattr(f"{__name__}.{spec.name}", spec, raising=False)
+    patch.setitem(DATASETS.builtin, spec.name, f"{__name__}:{spec.name}")
+
+
+def offer_files(patch: pytest.MonkeyPatch, name: str, *files: OfficialFile) -> None:
+    """Register a data set of these official files."""
+    register(patch, DatasetSpec((1, 8, 8), 2, (0.5,), (0.25,), name=name, files=files))
 
 
 def pixels(*shape: int, seed: int = 0) -> np.ndarray:
@@ -20,7 +35,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write_idx(folder: Path, *, train: int = 30, test: int = 10, dot: str = "-", packed: bool = True) -> dict:
-    """The four files of MNIST; returns the arrays in them."""
+    """Write the four files of MNIST; return the arrays in them."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {}
     for part, stem, count in (("train", "train", train), ("test", "t10k", test)):
@@ -33,7 +48,7 @@ def write_idx(folder: Path, *, train: int = 30, test: int = 10, dot: str = "-", 
 
 
 def python2_pickle(value: object) -> bytes:
-    """What Python 2's cPickle writes with protocol 2, byte for byte but for the order of memo entries."""
+    """Pickle as Python 2's cPickle does with protocol 2, except for the order of memo entries."""
     memo = 0
 
     def put() -> bytes:
@@ -90,7 +105,7 @@ def png(path: Path, array: np.ndarray) -> Path:
 
 
 def write_tree(root: Path, counts: Mapping[str, int], *, shape: tuple[int, ...] = (8, 8, 3)) -> None:
-    """Images of noise in the folders that are named."""
+    """Write images of noise: a number for each folder."""
     for seed, (folder, count) in enumerate(counts.items()):
         for number in range(count):
             png(root / folder / f"{number:03d}.png", pixels(*shape, seed=1000 * seed + number))

@@ -1,4 +1,4 @@
-"""A web server on loopback, with the faults of real ones."""
+"""A web server on the loopback interface that can fail like real servers."""
 
 import contextlib
 import re
@@ -7,16 +7,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FileServer:
-    """Serves ``files`` by path. ``requests`` keeps what was asked, as (path, Range or None); ``sent`` counts bytes."""
+    """Serves ``files`` by path. ``requests`` records (path, Range or None); ``sent`` counts bytes."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.etags: dict[str, str] = {}
         self.ranges = True
-        self.cuts: list[int] = []  # each following answer breaks after so many bytes
-        self.status: int | None = None  # instead of any file
-        self.length: int | None = None  # a Content-Length that is not true
-        self.shift = 0  # an answer to a range that begins elsewhere
+        self.cuts: list[int] = []  # the next responses break after these numbers of bytes
+        self.status: int | None = None  # sent instead of any file
+        self.length: int | None = None  # a wrong Content-Length
+        self.shift = 0  # the response to a range begins this many bytes elsewhere
         self.requests: list[tuple[str, str | None]] = []
         self.sent = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -66,5 +66,5 @@ class FileServer:
         body = content[first:]
         body = body[: self.cuts.pop(0)] if self.cuts else body
         self.sent += len(body)
-        with contextlib.suppress(ConnectionError):  # the other side may have seen enough
+        with contextlib.suppress(ConnectionError):  # the client may have closed the connection
             request.wfile.write(body)

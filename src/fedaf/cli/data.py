@@ -34,15 +34,6 @@ Mirror = Annotated[
 ]
 
 _DATA_DIR = Path("data")
-_SAMPLES = {
-    "digits": "1438 + 359",
-    "mnist": "60000 + 10000",
-    "fashionmnist": "60000 + 10000",
-    "cifar10": "50000 + 10000",
-    "cifar100": "50000 + 10000",
-    "pacs": "9991 in all",
-    "domainnet": "by its lists",
-}
 
 
 @app.command("list")
@@ -52,13 +43,14 @@ def list_(data_dir: DataDir = _DATA_DIR) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from fedaf.data.catalog import CATALOG
+    from fedaf.data.registry import DATASETS
 
     table = Table("name", "classes", "image", "train + test", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("where, or how to get it", overflow="fold")
-    for name, entry in CATALOG.items():
-        shape = " x ".join(map(str, entry.shape))
-        table.add_row(name, str(entry.num_classes), shape, _SAMPLES[name], escape(_where(name, data_dir)))
+    for name in (*DATASETS, *DATASETS.plugins):
+        spec = DATASETS.find(name)
+        shape = " x ".join(map(str, spec.shape))
+        table.add_row(name, str(spec.num_classes), shape, spec.samples, escape(_where(name, data_dir)))
     Console().print(table)
 
 
@@ -81,7 +73,7 @@ def inspect(
         raise UserError(f"--out is {sheet}, but the contact sheet is a PNG picture; give a name that ends in .png.")
     console = Console(emoji=False)
     with reading(console) as watch:
-        data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, watch=watch)
+        data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, progress=watch)
     train, test = (class_counts(split, data.num_classes) for split in (data.train, data.test))
     console.print(tables.counts_table("class", train, test, data.classes))
     if data.domains:
@@ -102,23 +94,24 @@ def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -
     from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
 
     console = Console()
-    fetch(name, data_dir, mirror=mirror, watch=(LiveDownloads if console.is_terminal else PlainDownloads)(console))
+    fetch(name, data_dir, mirror=mirror, observer=(LiveDownloads if console.is_terminal else PlainDownloads)(console))
 
 
 def _where(name: str, data_dir: Path) -> str:
     """Where a data set is, or the command that gets it. Nothing is read."""
     from fedaf.data import catalog
-    from fedaf.data.fetch.remotes import REMOTES
+    from fedaf.data.registry import DATASETS
     from fedaf.reporting.tables import size
 
-    if name == "digits":
-        return "inside scikit-learn"
+    spec = DATASETS.find(name)
+    if spec.origin:
+        return spec.origin
     if found := catalog.locate(name, data_dir):
         return str(found)
     command = f"fedaf data fetch {name}" + (f" --data-dir {quote(str(data_dir))}" if data_dir != _DATA_DIR else "")
-    if name not in REMOTES:
+    if not spec.files:
         return f"{command} says how"
-    return f"{command} ({size(sum(remote.size for remote in REMOTES[name]))})"
+    return f"{command} ({size(sum(file.size for file in spec.files))})"
 
 
 def _colours(data: "DataSet") -> list[str]:

@@ -1,63 +1,18 @@
-"""Named bundles of settings by data set: ``paper`` (the default) and ``quick``."""
+"""Presets: named sets of values for a data set and a method. ``paper`` is the default."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from fedaf.common.naming import nearest
-from fedaf.errors import UserError
+from fedaf.data.catalog import find_spec
+from fedaf.protocol import Method, UserError
 
 PRESETS = {
-    "paper": "the paper's values for the data set; for digits and own data, what we settled",
-    "quick": "a few short rounds, to see everything work",
+    "paper": "the paper's values for the data set, or our own choice for data that the paper does not use",
+    "quick": "a few short rounds, for a first look",
 }
 
-#: For photographs and the like, chosen on held-out training images of CIFAR-10; docs/RESULTS.md has the table.
-AUGMENT = ["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation"]
-
-# Which methods take the values under these names.
-_FAMILIES = {
-    "condensing": ("fedaf", "feddm"),
-    "averaging": ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"),
-}
-
-# What the paper states for each data set; everything else is the default of an option.
-_DOMAINS: dict[str, dict[str, Any]] = {
-    "run": {"rounds": 10},
-    "training": {"augment": AUGMENT},
-    "condensing": {"ipc": 20},
-    "fedaf": {"image_lr": 1.0, "lambda_loc": 0.01, "lambda_glob": 0.1},
-}
-_PAPER: dict[str, dict[str, dict[str, Any]]] = {
-    "cifar10": {
-        "training": {"augment": AUGMENT},
-        "fedaf": {"image_lr": 1.0, "lambda_loc": 1e-4, "lambda_glob": 0.01},
-    },
-    "cifar100": {
-        "condensing": {"init_mean_of": 5},  # means of 10 did worse on held-out images
-        "training": {"augment": AUGMENT},
-        "fedaf": {"image_lr": 0.1, "lambda_loc": 1e-4, "lambda_glob": 0.01},
-    },
-    "fashionmnist": {  # its held-out images were better recognised without augmentation
-        "fedaf": {"image_lr": 0.2, "lambda_loc": 1e-3, "lambda_glob": 2.0},
-    },
-    "domainnet": _DOMAINS,
-    "pacs": _DOMAINS,  # what stands in for DomainNet gets its values
-    "digits": {
-        "run": {"rounds": 10},
-        "condensing": {
-            "ipc": 10,
-            "local_steps": 50,
-            "real_batch": 64,  # a client holds at most 146 digits of a class
-            "image_lr": 1.0,
-            "continue_images": False,
-            "server_lr": 0.01,
-            "server_epochs": 30,
-            "server_batch": 64,
-        },
-    },
-}
-
-_QUICK: dict[str, dict[str, Any]] = {
+_QUICK: Mapping[str, Mapping[str, Any]] = {
     "run": {"rounds": 3},
     "condensing": {
         "ipc": 10,
@@ -71,16 +26,33 @@ _QUICK: dict[str, dict[str, Any]] = {
 }
 
 
-def preset_values(preset: str, dataset: str, method: str) -> Mapping[str, Mapping[str, Any]]:
-    """The tables a preset fills in for one data set and one method."""
+def preset_values(preset: str, dataset: str, method: type[Method]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the tables ``run``, ``training`` and ``method`` that a preset sets.
+
+    The values for a data set are in its specification. A method gets the values of its families: every class that it
+    derives from and that sets ``family``, base classes first. Options that a class does not have are left out.
+
+    Args:
+        preset: A name in ``PRESETS``.
+        dataset: The data set as ``data.name`` has it; ``npz:`` and ``folder:`` have no values of their own.
+        method: The class of the method.
+
+    Raises:
+        UserError: If the preset or the data set is unknown.
+    """
     if preset not in PRESETS:
-        raise UserError(f"unknown preset {preset!r}{nearest(preset, PRESETS)}; allowed is {' or '.join(PRESETS)}.")
-    layers = [_PAPER.get(dataset, {})] + ([_QUICK] if preset == "quick" else [])
-    values: dict[str, dict[str, Any]] = {}
+        raise UserError(
+            f"unknown preset {preset!r}{nearest(preset, PRESETS)}; expected {' or '.join(PRESETS)}.",
+            code="FEDAF-PRESET-UNKNOWN",
+        )
+    spec = find_spec(dataset)
+    layers = [spec.paper if spec else {}, _QUICK if preset == "quick" else {}]
+    families = [base.__dict__["family"] for base in reversed(method.__mro__) if "family" in base.__dict__]
+    values: dict[str, dict[str, Any]] = {"run": {}, "training": {}, "method": {}}
     for layer in layers:
-        for name in ("run", "training"):
-            values.setdefault(name, {}).update(layer.get(name, {}))
-        for family, members in _FAMILIES.items():
-            values.setdefault("method", {}).update(layer.get(family, {}) if method in members else {})
-        values["method"].update(layer.get(method, {}))
+        for table in ("run", "training"):
+            values[table].update(layer.get(table, {}))
+        for family in families:
+            values["method"].update(layer.get(family, {}))
+    values["method"] = {key: value for key, value in values["method"].items() if key in method.Options.model_fields}
     return values

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, PositiveInt, ValidationError, field_valid
 
 from fedaf.common.naming import nearest
 from fedaf.config.presets import preset_values
+from fedaf.data.registry import PARTITIONS
 from fedaf.methods.registry import METHODS
 from fedaf.protocol import Options, Policy, UserError
 from fedaf.protocol.contract import OPTIONS
@@ -150,7 +151,7 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     method_name = tables.get("method", {}).get("name", "fedaf")
     _must_be_names({"preset": chosen, "data.name": dataset, "method.name": method_name})
     method = METHODS.find(method_name)
-    merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method_name), tables)}
+    merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method), tables)}
     options = merged.pop("method", {})
     options.pop("name", None)
     validated = _validate(_Tables, merged, "")
@@ -260,9 +261,8 @@ def split_kind(config: Config, *, has_domains: bool) -> str:
 def refuse_idle(flags: Mapping[str, Any], config: Config) -> None:
     """Raise ``UserError`` for a flag that was given but has no effect on this kind of split."""
     kind = config.partition.kind
-    idle = {"auto": (), "dirichlet": (), "iid": ("alpha",), "shards": ("alpha",)}.get(kind, ("alpha", "clients"))
-    for name in idle:
-        if flags.get(name) is not None:
+    for name in ("alpha", "clients"):
+        if flags.get(name) is not None and kind != "auto" and name not in PARTITIONS.find(kind).uses:
             raise UserError(f"{name} has no effect on a split of kind {kind!r}; leave it out or change partition.kind.")
 
 

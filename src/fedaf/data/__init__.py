@@ -1,1 +1,1 @@
-"""Data sets, the splits of them over clients, and the way between stored pixels and what a model sees."""
+"""Data sets, partitions over clients, augmentation, and the conversion between stored and normalised pixels."""

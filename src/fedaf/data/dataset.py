@@ -1,4 +1,4 @@
-"""A data set as the rest of the package sees it, wherever it came from."""
+"""A loaded data set."""
 
 from dataclasses import dataclass, replace
 
@@ -10,8 +10,10 @@ from fedaf.protocol import Key, UserError
 
 @dataclass(frozen=True)
 class Split:
-    """Images uint8 [N, C, H, W] with labels int64 [N]. The images may be a view of a file: only rows that are taken are
-    read. ``domains`` int64 [N] says where each image comes from, in data sets that tell."""
+    """Images uint8 [N, C, H, W], labels int64 [N] and, if the data set has domains, domains int64 [N].
+
+    The images may be a view of a file: only rows that are taken are read.
+    """
 
     images: Tensor
     labels: Tensor
@@ -21,13 +23,16 @@ class Split:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> "Split":
+        """Return some rows."""
         return Split(self.images[rows], self.labels[rows], None if self.domains is None else self.domains[rows])
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Training and test split, the names behind their numbers, and constants to normalise with. ``unreadable`` names
-    the files that were left out because no image could be read from them."""
+    """Training and test split, class and domain names, and normalisation constants.
+
+    ``unreadable`` names the image files that were left out because they could not be decoded.
+    """
 
     name: str
     train: Split
@@ -41,10 +46,12 @@ class DataSet:
 
 
 def with_validation(data: DataSet, count: int) -> DataSet:
-    """The data set with ``count`` of its training images, always the same, in place of the test split: to choose
-    settings by, so that the test split is not used up."""
+    """Hold out ``count`` training images as the test set, for tuning. They are the same in every run."""
     if count >= len(data.train):
-        raise UserError(f"data.validation is {count}, but {data.name} has only {len(data.train)} training images.")
+        raise UserError(
+            f"data.validation is {count}, but {data.name} has only {len(data.train)} training images; lower it.",
+            code="FEDAF-DATA-VALIDATION",
+        )
     order = torch.randperm(len(data.train), generator=Key(0).derive("validation").torch())
     held_out, rest = order[:count].sort().values, order[count:].sort().values
     return replace(data, train=data.train.take(rest), test=data.train.take(held_out))

@@ -1,4 +1,4 @@
-"""Between pixels as stored and sent (uint8) and pixels as a model sees them (normalised float32)."""
+"""Conversion between stored pixels (uint8) and model inputs (normalised float32)."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,14 +10,14 @@ from fedaf.kernels.available import kernels_work
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 [..., C, H, W] to float32 with ``(x / 255 - mean) / std`` by channel."""
+    """Convert uint8 [..., C, H, W] to float32 as ``(x / 255 - mean) / std`` by channel."""
     scale, shift = _affine(tuple(mean), tuple(std), images.device)
-    # Not as stored: a network may `view` its input, which needs pixels in this order in memory too.
-    return torch.addcmul(shift, images.contiguous(), scale)  # in one pass, which matters on a GPU
+    # Contiguous, because a network may `view` its input.
+    return torch.addcmul(shift, images.contiguous(), scale)  # one pass over memory, which matters on a GPU
 
 
 def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
+    """Return ``normalise(images[rows])``, on a GPU in one pass over memory. The images must be contiguous."""
     if images.is_cuda and kernels_work(images.device):
         from fedaf.kernels import pixels as pixel_kernels
 
@@ -26,13 +26,13 @@ def take(images: Tensor, rows: Tensor, mean: Sequence[float], std: Sequence[floa
 
 
 def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """The inverse of ``normalise``, clamped and rounded: what is uploaded."""
+    """Invert ``normalise``, rounded and clamped to uint8."""
     scale, shift = _affine(tuple(mean), tuple(std), images.device)
     return images.detach().sub(shift).div_(scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
-@lru_cache(maxsize=64)  # a new copy to the device for every batch would make a GPU wait for it
+@lru_cache(maxsize=64)  # a copy to the device for every batch would make the GPU wait
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Scale and shift from stored to normalised pixels, by channel."""
+    """Return scale and shift by channel, from stored to normalised pixels."""
     m, s = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
     return (1 / (255 * s)).float().to(device), (-m / s).float().to(device)

@@ -1,15 +1,32 @@
 """The data sets, partitions and augmentations by name."""
 
-from typing import Any
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedaf.common.registry import Registry
+from fedaf.errors import UserError
+
+if TYPE_CHECKING:
+    from fedaf.data.augmentation import Augmentation
+    from fedaf.data.partition import PartitionKind
+    from fedaf.data.spec import DatasetSpec
 
 
-def _any(name: str, found: Any) -> Any:
-    return found
+def _instance_of(module: str, class_name: str, code: str) -> Callable[[str, Any], Any]:
+    """Make a check of the type. It imports the type when called, because listing names must not import PyTorch."""
+
+    def check(name: str, found: Any) -> Any:
+        if not isinstance(found, getattr(import_module(module), class_name)):
+            raise UserError(
+                f"{name!r} is of type {type(found).__name__}; expected a {class_name} of {module}.", code=code
+            )
+        return found
+
+    return check
 
 
-DATASETS: Registry[Any] = Registry(
+DATASETS: "Registry[DatasetSpec]" = Registry(
     "data set",
     "fedaf.datasets",
     {
@@ -22,10 +39,10 @@ DATASETS: Registry[Any] = Registry(
         "domainnet": "fedaf.data.sets.domainnet:SPEC",
     },
     "npz:FILE, folder:DIR or module:SPEC",
-    _any,
+    _instance_of("fedaf.data.spec", "DatasetSpec", "FEDAF-DATA-SPEC"),
 )
 
-PARTITIONS: Registry[Any] = Registry(
+PARTITIONS: "Registry[PartitionKind]" = Registry(
     "partition",
     "fedaf.partitions",
     {
@@ -36,10 +53,10 @@ PARTITIONS: Registry[Any] = Registry(
         "file": "fedaf.data.partitions.file:FILE",
     },
     "module:PARTITION",
-    _any,
+    _instance_of("fedaf.data.partition", "PartitionKind", "FEDAF-PARTITION-TYPE"),
 )
 
-AUGMENTATIONS: Registry[Any] = Registry(
+AUGMENTATIONS: "Registry[Augmentation]" = Registry(
     "augmentation",
     "fedaf.augmentations",
     {
@@ -47,5 +64,5 @@ AUGMENTATIONS: Registry[Any] = Registry(
         for name in ("flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation", "cutout")
     },
     "module:AUGMENTATION",
-    _any,
+    _instance_of("fedaf.data.augmentation", "Augmentation", "FEDAF-AUGMENTATION-TYPE"),
 )

@@ -1,5 +1,4 @@
-"""What is in a data set: samples by class and domain, the colours of its images, and a digest that tells it from
-another."""
+"""Statistics of a data set: samples by class and domain, mean and deviation of its pixels, and a digest."""
 
 import hashlib
 import json
@@ -8,24 +7,24 @@ import torch
 
 from fedaf.data.dataset import DataSet, Split
 
-_CHUNK = 256  # images in floating point at a time
-_DIGESTED = 256 << 20  # bytes of images that go into a digest: all of them in most data sets
+_CHUNK = 256  # images converted to floating point at a time
+_DIGESTED = 256 << 20  # bytes of images in a digest: the whole data set, in most cases
 
 
 def class_counts(split: Split, num_classes: int) -> list[int]:
-    """Samples of each class."""
+    """Return the samples of each class."""
     return torch.bincount(split.labels, minlength=num_classes).tolist()
 
 
 def domain_counts(split: Split, num_domains: int) -> list[int]:
-    """Samples of each domain, of a data set that has them."""
+    """Return the samples of each domain; the data set must have domains."""
     assert split.domains is not None
     return torch.bincount(split.domains, minlength=num_domains).tolist()
 
 
 def channel_statistics(split: Split, *, most: int = 10_000) -> tuple[list[float], list[float], int]:
-    """Mean and standard deviation of the pixels by channel, scaled to [0, 1], and the number of images they were taken
-    over: all, or ``most`` at even distances."""
+    """Return mean and standard deviation by channel of pixels in [0, 1], and the number of images they come from: at
+    most ``most``, evenly spaced."""
     rows = spread(len(split), most)
     channels = split.images.shape[1]
     total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
@@ -40,13 +39,15 @@ def channel_statistics(split: Split, *, most: int = 10_000) -> tuple[list[float]
 
 
 def spread(length: int, most: int) -> torch.Tensor:
-    """At most ``most`` of the rows 0 to ``length - 1``, at even distances."""
+    """Return at most ``most`` of the rows 0 to ``length - 1``, evenly spaced."""
     return torch.arange(length) if length <= most else torch.arange(most) * length // most
 
 
 def fingerprint(data: DataSet) -> str:
-    """A digest of the training split: its labels, domains and images (of a very large one, images at even distances),
-    and the names of its classes and domains."""
+    """Return a digest of the training split: labels, domains, images and the names of classes and domains.
+
+    Of a very large split, only evenly spaced images are used.
+    """
     split = data.train
     digest = hashlib.blake2b(
         json.dumps([data.classes, data.domains, list(split.images.shape)]).encode(), digest_size=16

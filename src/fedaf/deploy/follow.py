@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import tomli_w
 
 from fedaf.config.settings import Config
-from fedaf.data.entries import NO_DATA
+from fedaf.data.spec import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
 from fedaf.deploy.machines import CONNECTION, Link, Site
 from fedaf.deploy.processes import Processes, last_words

@@ -14,7 +14,7 @@ import tomli_w
 from fedaf import __version__
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
-from fedaf.data.entries import NO_DATA
+from fedaf.data.spec import NO_DATA
 from fedaf.deploy.credentials import (
     CA_CERTIFICATE,
     LOOPBACK,

@@ -3,13 +3,13 @@
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedaf.data.fetch.download import Watch
+from fedaf.data.fetch.download import DownloadObserver
 from fedaf.reporting.tables import size
 
 _LARGE = 64 << 20  # bytes; larger files print their progress
 
 
-class PlainDownloads(Watch):
+class PlainDownloads(DownloadObserver):
     """Print a line for each file, and a line for every tenth of a large one."""
 
     def __init__(self, console: Console) -> None:

@@ -9,8 +9,8 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from fedaf.data.entries import NO_DATA
-from fedaf.data.partition import client_of_domain
+from fedaf.data.partitions.domain import client_of_domain
+from fedaf.data.spec import NO_DATA
 
 _MOST_ROWS = 20
 _MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters

@@ -12,6 +12,7 @@ from typing import Any
 from fedaf.common.files import write_atomically
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
+from fedaf.data.registry import PARTITIONS
 from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT
@@ -26,12 +27,6 @@ _NO_EFFECT = {
     *("run.device", "run.engine", "run.precision", "run.threads", "run.memory_budget_mib", "run.keep_checkpoints"),
     *("data.dir", "data.max_unreadable", "partition.max_redraws"),
 }
-_OF_THE_SPLIT = {
-    "dirichlet": {"kind", "clients", "alpha", "min_size"},
-    "domain": {"kind"},
-    "iid": {"kind", "clients"},
-    "shards": {"kind", "clients", "shards_per_client"},
-}
 
 _IGNORED = "it is ignored, and its cell counts as open"
 
@@ -41,7 +36,8 @@ Identity = Mapping[str, str]
 def identity(config: Config) -> Identity:
     """Return the settings that change the numbers of a run, by their full names."""
     idle = set(_NO_EFFECT)
-    if used := _OF_THE_SPLIT.get(config.partition.kind):
+    if (kind := config.partition.kind) != "auto":
+        used = {"kind", *PARTITIONS.find(kind).uses}
         idle |= {f"partition.{name}" for name in type(config.partition).model_fields if name not in used}
     settings = {name: value for name, value, _ in configuration.describe(config) if name not in idle}
     return {**settings, "method.name": config.method_name}

@@ -7,26 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedaf.data.registry import DATASETS
 from fedaf.methods.registry import METHODS
 
 _NAMES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "fashionmnist": "FashionMNIST",
-    "domainnet": "DomainNet",
-    "pacs": "PACS",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedbn": "FedBN",
-    "moon": "MOON",
-    "feddyn": "FedDyn",
-    "fedgen": "FedGen",
-    "feddm": "FedDM",
-    "fedaf": "FedAF",
     "convnet": "ConvNet",
     "resnet18": "ResNet18",
     "fedaf-zero-steps": "control: mean images, no condensation",
-    "fedaf-random-images": "control: random private images, as they are",
+    "fedaf-random-images": "control: random private images, unchanged",
     "fedaf-without-cdc": "FedAF without CDC",
     "fedaf-without-lgkm": "FedAF without LGKM",
 }
@@ -34,7 +22,9 @@ _NAMES = {
 
 def shown(name: str) -> str:
     """Return the display name of a data set, method, model or variant."""
-    return _NAMES.get(name, name)
+    if name in DATASETS.names:
+        return DATASETS.find(name).title
+    return METHODS.find(name).title if name in METHODS.names else _NAMES.get(name, name)
 
 
 @dataclass(frozen=True)

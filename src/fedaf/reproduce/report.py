@@ -8,6 +8,7 @@ from typing import Any
 
 from fedaf.common.files import write_atomically
 from fedaf.data import catalog
+from fedaf.data.registry import DATASETS
 from fedaf.reporting import comparison, figures, paper_figures
 from fedaf.reporting.comparison import Row
 from fedaf.reproduce.archive import Archive, Conditions, Run
@@ -88,7 +89,7 @@ class Report:
             match table.measure:
                 case "domains":
                     dataset = section.lines[0].cells[0].dataset
-                    yield comparison.domains_table(rows, catalog.CATALOG[dataset].domains)
+                    yield comparison.domains_table(rows, DATASETS.find(dataset).domains)
                 case "upload":
                     yield comparison.upload_table(rows)
                 case "rounds":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedaf.config.presets import AUGMENT
+from fedaf.data.spec import AUGMENT
 from fedaf.reproduce.cells import Cell, Line, Section, Table
 
 _HELD_OUT_SEED = 100  # and above

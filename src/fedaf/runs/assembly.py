@@ -6,10 +6,11 @@ from pathlib import Path
 
 from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
-from fedaf.data import catalog, partition
+from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, with_validation
-from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec, custom_spec
 from fedaf.data.partition import Partition
+from fedaf.data.registry import PARTITIONS
+from fedaf.data.spec import NO_DATA, DatasetSpec, custom_spec
 from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.models import builtin, custom
 from fedaf.models.custom import Factory
@@ -46,8 +47,8 @@ def data_for(
         folder,
         image_size=table.image_size,
         max_unreadable=table.max_unreadable,
-        watch=watch,
-        entry=entry,
+        progress=watch,
+        spec=entry,
     )
     return data if table.validation is None else with_validation(data, table.validation)
 
@@ -59,7 +60,7 @@ def spec_for(config: Config) -> DatasetSpec:
         UserError: The configuration has too little or contradictory information about its data.
     """
     table = config.data
-    known = CATALOG.get(table.name)
+    known = catalog.find_spec(table.name)
     if known is not None:
         for key in ("shape", "classes"):
             if getattr(table, key) is not None:
@@ -142,31 +143,6 @@ def split(config: Config, data: DataSet) -> Partition:
     Raises:
         UserError: The data cannot be split this way.
     """
-    table, key = config.partition, Key(config.run.seed).derive("partition")
-    labels = data.train.labels.numpy()
-    if table.kind == "file":
-        if table.path is None:
-            raise UserError(
-                "partition.kind is 'file'; set partition.path to the partition.json of an earlier run.",
-                code="FEDAF-PARTITION-PATH",
-            )
-        return Partition.read(Path(table.path), len(labels))
-    if table.kind == "domain":
-        if data.train.domains is None:
-            raise UserError(
-                f"partition.kind is 'domain', but {data.name} has no domains; choose another kind.",
-                code="FEDAF-PARTITION-DOMAINS",
-            )
-        return partition.by_domain(data.train.domains.numpy(), data.domains)
-    if table.kind == "iid":
-        return partition.iid(labels, table.clients, key)
-    if table.kind == "shards":
-        return partition.shards_per_client(labels, table.clients, table.shards_per_client, key)
-    return partition.dirichlet(
-        labels,
-        table.clients,
-        alpha=table.alpha,
-        key=key,
-        min_size=table.min_size,
-        max_redraws=table.max_redraws,
+    return PARTITIONS.find(config.partition.kind).split(
+        data, config.partition, Key(config.run.seed).derive("partition")
     )

@@ -15,7 +15,7 @@ from fedaf import __version__
 from fedaf.common.source import source_commit
 from fedaf.config.settings import Config
 from fedaf.data.dataset import Split
-from fedaf.data.entries import NO_DATA
+from fedaf.data.spec import NO_DATA
 from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST, Checkpoint
 from fedaf.federation.events import EventWriter

@@ -16,8 +16,8 @@ from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
-from fedaf.data.entries import NO_DATA
 from fedaf.data.partition import Partition
+from fedaf.data.spec import NO_DATA
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
@@ -185,7 +185,7 @@ def prepare(
 def own_counts(config: Config, dataset: str) -> list[int]:
     """Return the samples per class of a client with its own data, in the run of a server's configuration."""
     entry = assembly.spec_for(config) if config.data.name == NO_DATA else None
-    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, entry=entry)
+    data = catalog.load(dataset, Path(config.data.dir), image_size=config.data.image_size, spec=entry)
     return class_counts(data.train, data.num_classes)
 
 

@@ -15,7 +15,7 @@ from fedaf.config import settings as configuration
 from fedaf.config.settings import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
-from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
+from fedaf.data.spec import NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.engine.registry import ENGINES
 from fedaf.methods.registry import METHODS
@@ -49,7 +49,7 @@ def server_site(config: Config) -> ServerSite:
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
         return ServerSite(config, method, engine, None, ())
-    own = None if config.data.name in CATALOG else entry
+    own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
     return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
 
@@ -145,7 +145,7 @@ def _shard_of_split(node: Node, config: Config) -> Shard:
 
 
 def _shard_of_node(node: Node, config: Config, entry: DatasetSpec) -> Shard:
-    data = catalog.load(node.data, node.data_dir, max_unreadable=config.data.max_unreadable, entry=entry)
+    data = catalog.load(node.data, node.data_dir, max_unreadable=config.data.max_unreadable, spec=entry)
     if entry.classes and data.classes != entry.classes:
         raise UserError(
             f"{node.data} has the classes {', '.join(data.classes)}, but the run has {', '.join(entry.classes)}; "

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedaf.data.augmentation import augment, draws_of, variations
+from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
 
@@ -131,7 +131,7 @@ class Training:
         drawn = self._epochs * self._kept
         self._order = torch.zeros(drawn, dtype=torch.int64, device=device)
         self._draws = torch.zeros(drawn, draws_of(task.augment), device=device)
-        self._variations = variations(task.augment, self._draws)
+        self._variations = augmentation_parameters(task.augment, self._draws)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(min(batch_size, count), device=device)
         self._totals: dict[str, Tensor] = {}
@@ -159,7 +159,7 @@ class Training:
         order, variation = self._randomness
         orders = [torch.randperm(self._count, generator=order)[: self._kept] for _ in range(self._epochs)]
         self._order.copy_(torch.cat(orders))
-        self._variations.copy_(variations(self._task.augment, self._draws.uniform_(generator=variation)))
+        self._variations.copy_(augmentation_parameters(self._task.augment, self._draws.uniform_(generator=variation)))
         self._position.zero_()
         self._epochs_left = self._epochs
 

@@ -1,1 +1,1 @@
-"""Downloading and unpacking official files."""
+"""Downloading, verifying and unpacking official files."""

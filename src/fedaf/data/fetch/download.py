@@ -1,4 +1,4 @@
-"""One file over HTTP, into a ``.part`` file that a later attempt continues."""
+"""Download of one file over HTTP, into a ``.part`` file that a later attempt resumes."""
 
 import http.client
 import re
@@ -11,93 +11,109 @@ from fedaf.errors import DownloadFailed, UserError
 
 _TIMEOUT = 60  # seconds without a byte
 _CHUNK = 1 << 18
-_MOST_TRANSFERS = 20  # in one call: a connection that broke is taken up again while that brings something
+_MAX_TRANSFERS = 20  # in one call; a broken connection is resumed as long as each transfer brings some bytes
 
 
-class Watch:
-    """Hears how a fetch goes. This one does nothing with it."""
+class DownloadObserver:
+    """Is told how a fetch proceeds; this base class ignores it."""
 
     def began(self, what: str, done: int, total: int) -> None:
-        """``what`` has ``done`` of ``total`` bytes behind it."""
+        """A transfer or an unpacking starts with ``done`` of ``total`` bytes."""
 
-    def advanced(self, done: int) -> None: ...
+    def advanced(self, done: int) -> None:
+        """``done`` bytes are complete."""
 
-    def ended(self) -> None: ...
+    def ended(self) -> None:
+        """The transfer or unpacking ended."""
 
-    def said(self, sentence: str) -> None: ...
+    def said(self, sentence: str) -> None:
+        """There is a message for the user."""
 
 
-def download(url: str, part: Path, *, size: int, watch: Watch) -> bool:
-    """Fill ``part`` with the ``size`` bytes at ``url``, after what it holds already. Returns whether it was put
-    together from more than one transfer: then it may be a mixture, which only its checksum can tell."""
+def download(url: str, part: Path, *, size: int, observer: DownloadObserver) -> bool:
+    """Download the ``size`` bytes at ``url`` into ``part``, after the bytes that it already holds.
+
+    Returns:
+        Whether the file was put together from several transfers. Then it may mix two versions, which only its checksum
+        reveals.
+
+    Raises:
+        DownloadFailed: If the server cannot be reached, has another file, or the connection breaks.
+        UserError: If the disk is too full.
+    """
     if _length(part) > size:
         part.unlink()
-    continued = _length(part) == size
-    watch.began(part.name.removesuffix(".part"), _length(part), size)
+    resumed = _length(part) == size
+    observer.began(part.name.removesuffix(".part"), _length(part), size)
     try:
-        for _ in range(_MOST_TRANSFERS):
+        for _ in range(_MAX_TRANSFERS):
             before = _length(part)
             if before == size:
                 break
-            continued |= _transfer(url, part, size, watch)
+            resumed |= _transfer(url, part, size, observer)
             if _length(part) <= before:
                 break
     finally:
-        watch.ended()
-    if (held := _length(part)) < size:
+        observer.ended()
+    if (received := _length(part)) < size:
         raise DownloadFailed(
-            f"the connection to {url} broke after {held} of {size} bytes; the same command goes on from there."
+            f"the connection to {url} broke after {received} of {size} bytes; run the same command again to resume.",
+            code="FEDAF-FETCH-INTERRUPTED",
         )
     _tag(part).unlink(missing_ok=True)
-    return continued
+    return resumed
 
 
-def _transfer(url: str, part: Path, size: int, watch: Watch) -> bool:
-    """One request and what it brings before it ends or breaks; whether it continued an earlier one."""
-    with _ask(url, part, _length(part), size) as response:
-        continued = response.status == http.HTTPStatus.PARTIAL_CONTENT
-        done = _length(part) if continued else 0
+def _transfer(url: str, part: Path, size: int, observer: DownloadObserver) -> bool:
+    """Make one request and save its bytes until it ends or breaks; return whether it resumed an earlier one."""
+    with _request(url, part, _length(part), size) as response:
+        resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
+        done = _length(part) if resumed else 0
         free = shutil.disk_usage(part.parent).free
         if free < size - done:
-            missing = f"{part.name.removesuffix('.part')} needs {size - done} bytes"
-            raise UserError(f"{missing}, but only {free} are free in {part.parent}; make room or choose another disk.")
-        if not continued:
+            raise UserError(
+                f"{part.name.removesuffix('.part')} needs {size - done} bytes, but only {free} are free in "
+                f"{part.parent}; free some space or choose another disk.",
+                code="FEDAF-FETCH-DISK",
+            )
+        if not resumed:
             part.unlink(missing_ok=True)
             _tag(part).write_text(_validator(response), encoding="latin-1")
         with part.open("ab") as file:
             while done < size:
                 try:
                     chunk = response.read(min(_CHUNK, size - done))
-                except (OSError, http.client.HTTPException):  # what came so far is kept
+                except (OSError, http.client.HTTPException):  # keep the bytes received so far
                     break
                 if not chunk:
                     break
                 file.write(chunk)
                 done += len(chunk)
-                watch.advanced(done)
-    return continued
+                observer.advanced(done)
+    return resumed
 
 
-def _ask(url: str, part: Path, held: int, size: int) -> http.client.HTTPResponse:
-    """The answer to a request for the bytes after the first ``held``: these, or the whole file."""
+def _request(url: str, part: Path, start: int, size: int) -> http.client.HTTPResponse:
+    """Request the bytes from ``start`` on; the server sends these, or the whole file."""
     headers = {"User-Agent": "fedaf", "Accept-Encoding": "identity"}
-    if held:
-        headers["Range"] = f"bytes={held}-"
+    if start:
+        headers["Range"] = f"bytes={start}-"
         if _tag(part).exists() and (validator := _tag(part).read_text(encoding="latin-1")):
-            headers["If-Range"] = validator  # a file that has changed comes whole
+            headers["If-Range"] = validator  # a changed file is sent whole
     try:
         response: http.client.HTTPResponse = urllib.request.urlopen(
             urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
         )
     except urllib.error.HTTPError as error:
         error.close()
-        if held and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return _ask(url, part, 0, size)
-        raise _answered(url, error.code) from error
+        if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return _request(url, part, 0, size)
+        raise _bad_status(url, error.code) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DownloadFailed(
-            f"{url} could not be reached ({_reason(error)}); check the network and try again, or name a server that "
-            "has the file with --mirror."
+            f"{url} could not be reached ({_reason(error)}); check the network and try again, or give another server "
+            "with --mirror.",
+            code="FEDAF-FETCH-UNREACHABLE",
         ) from error
     if response.status == http.HTTPStatus.OK:
         length = response.headers["Content-Length"]
@@ -105,23 +121,25 @@ def _ask(url: str, part: Path, held: int, size: int) -> http.client.HTTPResponse
             return response
         response.close()
         raise DownloadFailed(
-            f"{url} offers {length:.20} bytes, but the official file has {size}; it is another file, or a page in its "
-            "place: look at it in a browser, or name a server that has the file with --mirror."
+            f"{url} offers {length:.20} bytes, but the official file has {size}: it is another file, or a web page; "
+            "open it in a browser, or give another server with --mirror.",
+            code="FEDAF-FETCH-LENGTH",
         )
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-        begins, total = _range(response)
-        if begins == held and total == size:
+        first, total = _range(response)
+        if first == start and total == size:
             return response
     response.close()
-    if held:
-        return _ask(url, part, 0, size)
-    raise _answered(url, response.status)
+    if start:
+        return _request(url, part, 0, size)
+    raise _bad_status(url, response.status)
 
 
-def _answered(url: str, status: int) -> DownloadFailed:
+def _bad_status(url: str, status: int) -> DownloadFailed:
     phrase = f" ({http.HTTPStatus(status).phrase})" if status in list(http.HTTPStatus) else ""
     return DownloadFailed(
-        f"{url} answered {status}{phrase}; try again later, or name a server that has the file with --mirror."
+        f"{url} answered {status}{phrase}; try again later, or give another server with --mirror.",
+        code="FEDAF-FETCH-STATUS",
     )
 
 
@@ -131,16 +149,16 @@ def _reason(error: Exception) -> str:
 
 
 def _range(response: http.client.HTTPResponse) -> tuple[int, int]:
-    """The first byte and the length of the whole file, of an answer that holds a part."""
+    """Return the first byte and the length of the whole file, from a partial response."""
     found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", response.headers["Content-Range"] or "")
     return (int(found[1]), int(found[2])) if found else (-1, -1)
 
 
 def _validator(response: http.client.HTTPResponse) -> str:
-    """What tells this version of the file from another; weak tags do not."""
+    """Return the validator of this version of the file; weak ETags do not count."""
     tag = response.headers["ETag"] or ""
     found = tag if tag.startswith('"') else response.headers["Last-Modified"] or ""
-    return found if found.isprintable() else ""  # it goes into a header of ours
+    return found if found.isprintable() else ""  # it is sent back in a header
 
 
 def _tag(part: Path) -> Path:

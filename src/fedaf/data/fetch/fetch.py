@@ -1,141 +1,147 @@
-"""Fetching the official files of a data set: downloaded, checked, unpacked, and left alone when they are there."""
+"""Fetching the official files of a data set: download, verify, unpack. Files that are already there are kept."""
 
 import fcntl
-import logging
+import hashlib
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fedaf.common.naming import nearest
-from fedaf.data.fetch.download import Watch, download
-from fedaf.data.fetch.remotes import REMOTES, Remote
+from fedaf.data.fetch.download import DownloadObserver, download
 from fedaf.data.fetch.unpack import is_unpacked, unpack
+from fedaf.data.registry import DATASETS
+from fedaf.data.spec import OfficialFile
 from fedaf.errors import DownloadFailed, UserError
 
-_PACS = "https://domaingeneralization.github.io"
+
+def fetch(name: str, data_dir: Path, *, mirror: str | None = None, observer: DownloadObserver | None = None) -> None:
+    """Fetch the official files of a data set into ``data_dir/NAME``.
+
+    Args:
+        name: A data set with official files.
+        data_dir: Folder of the data sets.
+        mirror: An address below which all files are found by their names; the checksums stay the same.
+        observer: Is told about the progress.
+
+    Raises:
+        UserError: If the data set has no official files, or a folder is in the way.
+        DownloadFailed: If a file cannot be downloaded, or its checksum is wrong.
+    """
+    observer = observer or DownloadObserver()
+    if not DATASETS.knows(name) or name.startswith(("npz:", "folder:")):
+        raise UserError(
+            f"{name!r} cannot be fetched{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)}.",
+            code="FEDAF-FETCH-UNKNOWN",
+        )
+    spec = DATASETS.find(name)
+    if spec.origin:
+        observer.said(f"{name} is {spec.origin}; there is nothing to fetch.")
+    elif spec.files:
+        fetch_files(spec.files, data_dir / spec.name, mirror=mirror, observer=observer)
+    elif spec.homepage:
+        raise UserError(
+            f"{name} can only be downloaded with a browser: get its images from {spec.homepage}, and unpack them so "
+            f"that {data_dir / spec.name} holds the folders {', '.join(spec.domains)}.",
+            code="FEDAF-FETCH-BY-HAND",
+        )
+    else:
+        raise UserError(
+            f"{name!r} names no files to fetch; add files to its SPEC, or copy the data into {data_dir}.",
+            code="FEDAF-FETCH-UNKNOWN",
+        )
 
 
-def fetch(name: str, data_dir: Path, *, mirror: str | None = None, watch: Watch | None = None) -> None:
-    """Bring the official files of a data set to ``data_dir/name``. ``mirror`` is an address below which all of them
-    are found by their names; the checksums stay the same. What is there and right is not downloaded again."""
-    watch = watch or Watch()
-    if name == "digits":
-        watch.said("digits is part of scikit-learn; there is nothing to fetch.")
-        return
-    files, place = _files(name, data_dir), data_dir / name
+def fetch_files(
+    files: Sequence[OfficialFile], folder: Path, *, mirror: str | None = None, observer: DownloadObserver
+) -> None:
+    """Fetch files into a folder, as ``fetch`` does."""
     if mirror is not None:
         _check_address(mirror)
-    place.mkdir(parents=True, exist_ok=True)
-    with _alone(place):
-        for remote in files:
-            _bring(remote, place, mirror, watch)
-
-
-def _files(name: str, data_dir: Path) -> tuple[Remote, ...]:
-    if name == "pacs":
-        raise UserError(
-            f"pacs can only be downloaded with a browser: follow the link to its images at {_PACS}, and unpack them so "
-            f"that {data_dir / 'pacs'} holds the folders art_painting, cartoon, photo and sketch."
-        )
-    if name not in REMOTES:
-        raise UserError(f"{name!r} cannot be fetched{nearest(name, REMOTES)}; allowed is one of {', '.join(REMOTES)}.")
-    return REMOTES[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        for file in files:
+            _fetch_one(file, folder, mirror, observer)
 
 
 def _check_address(mirror: str) -> None:
     try:
         parts = urlsplit(mirror)
-        is_address = parts.scheme in ("http", "https") and parts.hostname is not None
+        valid = parts.scheme in ("http", "https") and parts.hostname is not None
     except ValueError:
-        is_address = False
-    if not is_address:
-        raise UserError(f"--mirror {mirror!r} is not an address; give one such as http://host/folder.")
-
-
-def _bring(remote: Remote, place: Path, mirror: str | None, watch: Watch) -> None:
-    """One file, or what its archive holds."""
-    target = place / remote.name
-    if remote.folder is None:
-        _bring_file(remote, target, mirror, watch)
-        return
-    folder = place / remote.folder
-    if is_unpacked(target, folder, sha256=remote.sha256):
-        watch.said(f"{folder} is there, as it was unpacked from {remote.name}.")
-        return
-    if folder.exists():
+        valid = False
+    if not valid:
         raise UserError(
-            f"{folder} is there, but it is not, or no longer, what fedaf unpacked from {remote.name}; use it as it is, "
-            "or move it away and fetch again."
+            f"--mirror {mirror!r} is not an address; expected one such as http://host/folder.",
+            code="FEDAF-FETCH-MIRROR",
         )
-    _bring_file(remote, target, mirror, watch)
-    unpack(target, remote.folder, place, sha256=remote.sha256, watch=watch)
-    target.unlink()  # its content is there now, and the receipt says which archive it came from
-    watch.said(f"{folder} is there.")
 
 
-def _bring_file(remote: Remote, target: Path, mirror: str | None, watch: Watch) -> None:
-    import pooch
+def _fetch_one(file: OfficialFile, folder: Path, mirror: str | None, observer: DownloadObserver) -> None:
+    """Fetch one file; unpack it if it is an archive."""
+    target = folder / file.name
+    if file.folder is None:
+        _fetch_file(file, target, mirror, observer)
+        return
+    unpacked = folder / file.folder
+    if is_unpacked(target, unpacked, sha256=file.sha256):
+        observer.said(f"{unpacked} is already there, unpacked from {file.name}.")
+        return
+    if unpacked.exists():
+        raise UserError(
+            f"{unpacked} exists, but was not unpacked from {file.name} by fedaf, or has changed since; use it as "
+            "it is, or move it away and fetch again.",
+            code="FEDAF-FETCH-CONFLICT",
+        )
+    _fetch_file(file, target, mirror, observer)
+    unpack(target, file.folder, folder, sha256=file.sha256, observer=observer)
+    target.unlink()  # the receipt records which archive was unpacked
+    observer.said(f"{unpacked} is ready.")
 
+
+def _fetch_file(file: OfficialFile, target: Path, mirror: str | None, observer: DownloadObserver) -> None:
     if target.exists():
-        if pooch.file_hash(str(target)) == remote.sha256:
-            watch.said(f"{target} is there, and is the official file.")
+        if _sha256(target) == file.sha256:
+            observer.said(f"{target} is already there and is the official file.")
             return
-        watch.said(f"{target} is not the official file and will be replaced.")
-    url = f"{mirror.rstrip('/')}/{remote.name}" if mirror else remote.url
+        observer.said(f"{target} is not the official file and will be replaced.")
+    url = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url
     part = target.with_name(f"{target.name}.part")
-    continued = download(url, part, size=remote.size, watch=watch)
-    right = _check(remote, part, target)
-    if not right and continued:
-        watch.said(f"{remote.name}, put together from several transfers, has the wrong checksum; starting over.")
-        download(url, part, size=remote.size, watch=watch)
-        right = _check(remote, part, target)
-    if not right:
+    resumed = download(url, part, size=file.size, observer=observer)
+    valid = _sha256(part) == file.sha256
+    if not valid and resumed:
+        observer.said(f"{file.name} was put together from several transfers and has a wrong checksum; starting over.")
+        part.unlink()
+        download(url, part, size=file.size, observer=observer)
+        valid = _sha256(part) == file.sha256
+    if not valid:
+        part.unlink()
         raise DownloadFailed(
-            f"{url} sent {remote.size} bytes that are not the official file (its SHA-256 is not {remote.sha256}); they "
-            "were thrown away: try again later, or name another server with --mirror."
+            f"{url} sent {file.size} bytes that are not the official file (the SHA-256 is not {file.sha256}); they "
+            "were deleted. Try again later, or use another server with --mirror.",
+            code="FEDAF-FETCH-CHECKSUM",
         )
-    watch.said(f"{target} is there; its checksum is right.")
+    os.replace(part, target)
+    observer.said(f"{target} is ready; its checksum is right.")
 
 
-def _check(remote: Remote, part: Path, target: Path) -> bool:
-    """Move the part to its place if it is the official file, and throw it away if not. It is checked in a folder apart
-    and under a second name, so that a kill at this point neither costs the download nor leaves litter."""
-    import pooch
-
-    def hand_over(_url: str, output: str, _pooch: object) -> None:
-        os.unlink(output)
-        try:
-            os.link(part, output)
-        except OSError:  # a file system without links
-            os.replace(part, output)
-
-    pooch.get_logger().setLevel(logging.WARNING)  # it would announce what the watch already heard
-    aside = part.with_name(".checking")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        found = pooch.retrieve(remote.url, f"sha256:{remote.sha256}", target.name, str(aside), downloader=hand_over)
-        os.replace(found, target)
-    except ValueError:  # pooch's word for a wrong checksum
-        part.unlink(missing_ok=True)
-        return False
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    part.unlink(missing_ok=True)
-    return True
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
-    """Two fetches would write into the same files; a file system without locks goes without."""
-    descriptor = os.open(place, os.O_RDONLY)
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep a second fetch out of the folder, if its file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another fetch is at work in {place}; wait for it to end.") from None
+            raise UserError(
+                f"another fetch is running in {folder}; wait until it ends.", code="FEDAF-FETCH-LOCKED"
+            ) from None
         except OSError:
             pass
         yield

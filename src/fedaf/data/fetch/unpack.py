@@ -1,4 +1,4 @@
-"""Archives from outside, unpacked whole or not at all, and nowhere but where they should be."""
+"""Unpacking archives of unknown origin: completely or not at all, and only into the expected folder."""
 
 import gzip
 import json
@@ -12,57 +12,63 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
-from fedaf.data.fetch.download import Watch
+from fedaf.data.fetch.download import DownloadObserver
 from fedaf.errors import DownloadFailed, UserError
 
-_MOST_EXPANSION = 20  # times the archive's own size: pictures hardly shrink
-_ALWAYS_ALLOWED = 64 << 20
+_MAX_EXPANSION = 20  # times the size of the archive: images hardly compress
+_ALWAYS_ALLOWED = 64 << 20  # bytes
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
+
+_Archive = zipfile.ZipFile | tarfile.TarFile
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A file or folder in an archive; ``kind`` is empty for these, and says what it is for anything else."""
+class _Member:
+    """A file or folder in an archive; ``refused`` says why it must not be unpacked."""
 
     name: str
     size: int
-    kind: str
     is_file: bool
+    refused: str
 
 
-class _Archive(Protocol):
-    def entries(self) -> Iterator[_Entry]: ...
+def unpack(archive: Path, folder: str, into: Path, *, sha256: str, observer: DownloadObserver) -> None:
+    """Unpack ``folder`` of an archive to ``into/folder``, and write a receipt next to it.
 
-    def extract(self, name: str, into: Path) -> None: ...
+    After a kill, either the complete folder is there or none.
 
-
-def unpack(archive: Path, folder: str, into: Path, *, sha256: str, watch: Watch) -> None:
-    """Unpack the one ``folder`` of an archive to ``into/folder``, and leave a receipt beside it. A kill leaves either
-    all of it or nothing of that name."""
+    Raises:
+        DownloadFailed: If the archive is damaged or holds anything but plain files in safe places.
+        UserError: If the disk is too full.
+    """
     temporary = into / f".unpacking-{folder}"
-    if temporary.exists():  # of a fetch that was killed
+    if temporary.exists():  # from a killed process
         shutil.rmtree(temporary)
     temporary.mkdir()
     try:
         with _open(archive) as opened:
             wanted = _checked(archive, opened, folder)
-            free, needed = shutil.disk_usage(into).free, sum(entry.size for entry in wanted)
+            free, needed = shutil.disk_usage(into).free, sum(member.size for member in wanted)
             if free < needed:
-                raise UserError(f"{archive} unpacks to {needed} bytes, but only {free} are free in {into}; make room.")
-            _extract(opened, wanted, temporary, f"unpacking {archive.name}", watch)
+                raise UserError(
+                    f"{archive} unpacks to {needed} bytes, but only {free} are free in {into}; free some space.",
+                    code="FEDAF-FETCH-DISK",
+                )
+            _extract(opened, wanted, temporary, f"unpacking {archive.name}", observer)
         receipt = {"sha256": sha256, **_tally(temporary / folder)}
         _receipt(archive).write_text(json.dumps(receipt))
         (temporary / folder).rename(into / folder)
     except _DAMAGE as error:
-        raise DownloadFailed(f"{archive} cannot be unpacked ({error}); remove it and fetch it again.") from error
+        raise DownloadFailed(
+            f"{archive} cannot be unpacked ({error}); remove it and fetch it again.", code="FEDAF-FETCH-DAMAGED"
+        ) from error
     finally:
         shutil.rmtree(temporary)
 
 
 def is_unpacked(archive: Path, folder: Path, *, sha256: str) -> bool:
-    """Whether ``folder`` is what ``unpack`` made of the archive with this checksum: as many files and bytes."""
+    """Return whether ``folder`` was unpacked from the archive with this checksum and has the same files and bytes."""
     try:
         receipt = json.loads(_receipt(archive).read_text())
     except (OSError, ValueError):
@@ -70,72 +76,62 @@ def is_unpacked(archive: Path, folder: Path, *, sha256: str) -> bool:
     return bool(receipt == {"sha256": sha256, **_tally(folder)})
 
 
-def _checked(archive: Path, opened: _Archive, folder: str) -> list[_Entry]:
-    """The entries of ``folder``, after a look at all of them."""
-    most = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * archive.stat().st_size)
+def _checked(archive: Path, opened: _Archive, folder: str) -> list[_Member]:
+    """Check all members, and return those of ``folder``."""
+    limit = max(_ALWAYS_ALLOWED, _MAX_EXPANSION * archive.stat().st_size)
     wanted, total = [], 0
-    for entry in opened.entries():
-        parts = PurePosixPath(entry.name).parts
-        if entry.kind:
-            raise DownloadFailed(f"{archive} is refused: it holds {entry.name!r:.200}, {entry.kind}.")
-        if entry.name.startswith("/") or ".." in parts or "\\" in entry.name:
-            raise DownloadFailed(f"{archive} is refused: it holds {entry.name!r:.200}, a name that leads elsewhere.")
-        total += entry.size
-        if total > most:
-            raise DownloadFailed(f"{archive} is refused: it would expand to more than {most} bytes.")
+    for member in _members(opened):
+        parts = PurePosixPath(member.name).parts
+        outside = member.name.startswith("/") or ".." in parts or "\\" in member.name
+        if refused := member.refused or ("a path outside of the folder" if outside else ""):
+            raise _unsafe(archive, f"{member.name!r:.200}, {refused}")
+        total += member.size
+        if total > limit:
+            raise _unsafe(archive, f"more than {limit} bytes when expanded")
         if parts[:1] == (folder,):
-            wanted.append(entry)
-    if not any(entry.is_file for entry in wanted):
-        raise DownloadFailed(f"{archive} is refused: it holds no folder {folder!r} with files in it.")
+            wanted.append(member)
+    if not any(member.is_file for member in wanted):
+        raise _unsafe(archive, f"no folder {folder!r} with files in it")
     return wanted
 
 
-def _extract(opened: _Archive, wanted: list[_Entry], into: Path, title: str, watch: Watch) -> None:
+def _unsafe(archive: Path, what: str) -> DownloadFailed:
+    return DownloadFailed(f"{archive} was not unpacked: it holds {what}.", code="FEDAF-FETCH-UNSAFE")
+
+
+def _members(opened: _Archive) -> Iterator[_Member]:
+    if isinstance(opened, zipfile.ZipFile):
+        for info in opened.infolist():
+            link, encrypted = stat.S_ISLNK(info.external_attr >> 16), info.flag_bits & 1
+            refused = "a link" if link else "an encrypted file" if encrypted else ""
+            yield _Member(info.filename, info.file_size, not info.is_dir(), refused)
+    else:
+        for item in opened:
+            refused = "" if item.isfile() or item.isdir() else "neither a file nor a folder"
+            yield _Member(item.name, item.size, item.isfile(), refused)
+
+
+def _extract(opened: _Archive, wanted: list[_Member], into: Path, title: str, observer: DownloadObserver) -> None:
     done = 0
-    watch.began(title, 0, sum(entry.size for entry in wanted))
+    observer.began(title, 0, sum(member.size for member in wanted))
     try:
-        for entry in wanted:
-            opened.extract(entry.name, into)
-            done += entry.size
-            watch.advanced(done)
+        for member in wanted:
+            opened.extract(member.name, into)
+            done += member.size
+            observer.advanced(done)
     finally:
-        watch.ended()
+        observer.ended()
 
 
 @contextmanager
 def _open(archive: Path) -> Iterator[_Archive]:
     if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as zipped:
-            yield _Zip(zipped)
+        with zipfile.ZipFile(archive) as opened:
+            yield opened
     else:
         with tarfile.open(archive) as tar:
-            yield _Tar(tar)
-
-
-class _Zip:
-    def __init__(self, opened: zipfile.ZipFile) -> None:
-        self._opened = opened
-
-    def entries(self) -> Iterator[_Entry]:
-        for info in self._opened.infolist():
-            kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else "encrypted" if info.flag_bits & 1 else ""
-            yield _Entry(info.filename, info.file_size, kind, not info.is_dir())
-
-    def extract(self, name: str, into: Path) -> None:
-        self._opened.extract(name, into)
-
-
-class _Tar:
-    def __init__(self, opened: tarfile.TarFile) -> None:
-        self._opened = opened
-
-    def entries(self) -> Iterator[_Entry]:
-        for member in self._opened:
-            kind = "" if member.isfile() or member.isdir() else "neither a file nor a folder"
-            yield _Entry(member.name, member.size, kind, member.isfile())
-
-    def extract(self, name: str, into: Path) -> None:
-        self._opened.extract(name, into, filter="data")
+            tar.extraction_filter = tarfile.data_filter
+            yield tar
 
 
 def _tally(folder: Path) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""Readers of data sets in the forms they are published in: each finds its files, and converts them to the one form."""
+"""Readers of published file formats: each finds its files and converts them to the stored form."""

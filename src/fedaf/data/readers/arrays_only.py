@@ -1,8 +1,9 @@
-"""Pickles of arrays and plain containers, and of nothing else.
+"""A restricted unpickler for arrays and plain containers.
 
-CIFAR is published as pickles of Python 2. A pickle is a program: this reader runs only those instructions that build
-numbers, texts, lists, dicts and arrays; for the two functions and the class of numpy that an array's pickle names it
-calls stand-ins, which take no more than a plain type, a shape and bytes."""
+CIFAR is published as pickles of Python 2. A pickle is a program: this reader runs only the instructions that build
+numbers, strings, lists, dicts and arrays. The numpy functions that the pickle of an array calls are replaced by
+stand-ins, which accept only a plain type, a shape and bytes.
+"""
 
 import os
 import pickle
@@ -30,27 +31,36 @@ _INSTRUCTIONS = (
 
 
 def load(path: Path) -> dict[Any, Any]:
-    """The dict that a pickle holds."""
+    """Return the dict in a pickle.
+
+    Raises:
+        UserError: If the file is damaged or holds anything but arrays and plain containers.
+    """
     try:
         with open(path, "rb") as file:
             found = _Unpickler(file).load()
     except _Refused as error:
-        raise UserError(f"{path} {error}; only arrays and plain containers are read. Fetch it again.") from None
-    except Exception as error:  # damaged bytes make an unpickler stumble in any way there is
         raise UserError(
-            f"{path} is not a whole pickle ({type(error).__name__}: {printable(str(error)):.80}); fetch it again."
+            f"{path} {error}; expected only arrays and plain containers. Fetch it again.", code="FEDAF-DATA-UNSAFE"
+        ) from None
+    except Exception as error:  # damaged bytes make an unpickler raise anything
+        raise UserError(
+            f"{path} is not a complete pickle ({type(error).__name__}: {printable(str(error)):.80}); fetch it again.",
+            code="FEDAF-DATA-DAMAGED",
         ) from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} must hold a dict, not {type(found).__name__}; fetch it again.")
+        raise UserError(
+            f"{path} holds a {type(found).__name__}; expected a dict. Fetch it again.", code="FEDAF-DATA-DAMAGED"
+        )
     return {key: value.array if isinstance(value, _Array) else value for key, value in found.items()}
 
 
 class _Refused(Exception):
-    """An instruction, a function or a type that a data file has no use for."""
+    """The pickle has an instruction, function or type that data files do not need."""
 
 
 class _Type:
-    """Stands in for ``numpy.dtype``: a kind and a size, and the order of bytes that its state gives."""
+    """Stand-in for ``numpy.dtype``: integer types only; the byte order is in its state."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         text = name.decode("ascii") if isinstance(name, bytes) else name
@@ -67,8 +77,8 @@ class _Type:
 
 
 class _Array:
-    """Stands in for an array under construction. Its state is (version, shape, type, column order, bytes), and the
-    array a view of those bytes."""
+    """Stand-in for an array. Its state is (version, shape, type, column order, bytes); the array is a view of the
+    bytes."""
 
     array: np.ndarray = np.empty(0, np.uint8)
 
@@ -94,7 +104,7 @@ _STAND_INS = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Written in Python, because the one in C holds large strings twice; and its table of instructions can be cut."""
+    """The unpickler in Python: its table of instructions can be reduced, and it holds large strings only once."""
 
     dispatch: ClassVar[dict[int, Any]] = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _INSTRUCTIONS}
     stack: list[Any]
@@ -106,7 +116,7 @@ class _Unpickler(pickle._Unpickler):
         try:
             return super().load()
         except KeyError as error:
-            raise _Refused(f"has instruction {error} that builds no data") from error
+            raise _Refused(f"has instruction {error}, which does not build data") from error
 
     def find_class(self, module: str, name: str, /) -> Any:
         try:
@@ -122,12 +132,12 @@ class _Unpickler(pickle._Unpickler):
         elif function is _Type:
             self.stack.append(_Type(*args))
         else:
-            raise _Refused("calls what is no function of an array")
+            raise _Refused("calls a function that does not make an array")
 
     def load_build(self) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], _Array | _Type):
-            raise _Refused("sets the state of what is no array")
+            raise _Refused("sets the state of something else than an array")
         self.stack[-1].set(state)
 
     dispatch[pickle.REDUCE[0]] = load_reduce
@@ -135,14 +145,14 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Bounded:
-    """A file that is never asked for more than it has: a wrong length would reserve memory for it."""
+    """A file that refuses to read past its end: a wrong length must not reserve memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._left = file, os.fstat(file.fileno()).st_size
 
     def read(self, size: int) -> bytes:
         if size > self._left:
-            raise EOFError(f"{size} bytes are announced, {self._left} are left")
+            raise EOFError(f"{size} bytes are expected, {self._left} are left")
         self._left -= size
         return self._file.read(size)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaf.data.entries import DatasetSpec
 from fedaf.data.readers import arrays_only
+from fedaf.data.spec import DatasetSpec, ProgressCallback
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
@@ -17,77 +17,65 @@ _PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class _Version:
-    """A folder with its files: pickles with ``labels`` and ``names_key``, or rows in which ``lead`` bytes come before
-    the pixels, and the last of them is the label."""
+class CifarVersion:
+    """One published version: a folder with its files.
+
+    The python version has ``labels_key`` and ``names_key`` in its pickles. In the binary version, ``label_bytes`` bytes
+    precede the pixels of an image, and the last of them is the label.
+    """
 
     folder: str
     train: tuple[str, ...]
     test: tuple[str, ...]
     names: str
-    labels: bytes = b""
+    labels_key: bytes = b""
     names_key: bytes = b""
-    lead: int = 0
+    label_bytes: int = 0
 
     @property
     def files(self) -> tuple[str, ...]:
         return (*self.train, *self.test)
 
 
-_VERSIONS = {
-    "cifar10": (
-        _Version(
-            "cifar-10-batches-py",
-            tuple(f"data_batch_{n}" for n in range(1, 6)),
-            ("test_batch",),
-            "batches.meta",
-            b"labels",
-            b"label_names",
-        ),
-        _Version(
-            "cifar-10-batches-bin",
-            tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
-            ("test_batch.bin",),
-            "batches.meta.txt",
-            lead=1,
-        ),
-    ),
-    "cifar100": (
-        _Version("cifar-100-python", ("train",), ("test",), "meta", b"fine_labels", b"fine_label_names"),
-        _Version("cifar-100-binary", ("train.bin",), ("test.bin",), "fine_label_names.txt", lead=2),
-    ),
-}
+class CifarReader:
+    """Reads the first version that it finds."""
 
+    def __init__(self, *versions: CifarVersion) -> None:
+        self._versions = {version.folder: version for version in versions}
 
-def places(name: str, data_dir: Path) -> list[Path]:
-    return [folder / version.folder for version in _VERSIONS[name] for folder in (data_dir / name, data_dir)]
+    def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
+        return [parent / folder for folder in self._versions for parent in (data_dir / spec.name, data_dir)]
 
-
-def find(name: str, data_dir: Path, entry: DatasetSpec) -> Source | None:
-    for folder in places(name, data_dir):
-        if not folder.is_dir():
-            continue
-        version = next(version for version in _VERSIONS[name] if version.folder == folder.name)
-        missing = [file for file in version.files if not (folder / file).is_file()]
-        if missing:
-            raise UserError(f"{folder} holds only a part of {name}: {', '.join(missing)} is missing; fetch it again.")
+    def find(
+        self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: ProgressCallback | None
+    ) -> Source | None:
+        folder = next((folder for folder in self.places(spec, data_dir) if folder.is_dir()), None)
+        if folder is None:
+            return None
+        version = self._versions[folder.name]
+        if missing := [file for file in version.files if not (folder / file).is_file()]:
+            raise UserError(
+                f"{folder} holds {spec.name} without {', '.join(missing)}; fetch it again.",
+                code="FEDAF-DATA-INCOMPLETE",
+            )
         files = [folder / file for file in (*version.files, version.names)]
-        return Source("cifar 1", folder, files, partial(_write, folder, version, entry.num_classes))
-    return None
+        return Source("cifar 1", folder, files, partial(_write, folder, version, spec.num_classes))
 
 
-def _write(folder: Path, version: _Version, num_classes: int, writer: Writer) -> None:
+def _write(folder: Path, version: CifarVersion, num_classes: int, writer: Writer) -> None:
     for part, files in (("train", version.train), ("test", version.test)):
         labels: list[np.ndarray] = []
-        writer.images(f"x_{part}", (32, 32, 3), _upright(folder, version, files, labels))
+        writer.images(f"x_{part}", (32, 32, 3), _images(folder, version, files, labels))
         writer.array(f"y_{part}", np.concatenate(labels))
     if names := _names(folder / version.names, version, num_classes):
         writer.texts("classes", names)
 
 
-def _upright(folder: Path, version: _Version, files: Sequence[str], labels: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Rows of 3072 as images with channels last, piece by piece; their labels are put into the list."""
-    read = _rows if version.lead else _pickled
+def _images(
+    folder: Path, version: CifarVersion, files: Sequence[str], labels: list[np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Yield images with channels last, chunk by chunk, and append their labels to the list."""
+    read = _rows if version.label_bytes else _pickled
     step = CHUNK // _PIXELS
     for file in files:
         for pixels, numbers in read(folder / file, version):
@@ -96,41 +84,43 @@ def _upright(folder: Path, version: _Version, files: Sequence[str], labels: list
                 yield pixels[first : first + step].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
-def _pickled(path: Path, version: _Version) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _pickled(path: Path, version: CifarVersion) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     batch = arrays_only.load(path)
-    pixels, labels = batch.get(b"data"), batch.get(version.labels)
+    pixels, labels = batch.get(b"data"), batch.get(version.labels_key)
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
-        raise UserError(f"data in {path} must be bytes in rows of {_PIXELS}; fetch it again.")
+        raise _damaged(f"data in {path} must be uint8 [N, {_PIXELS}]")
     if isinstance(labels, list) and all(type(label) is int and 0 <= label < 256 for label in labels):
         labels = np.array(labels, np.int64)
     if not isinstance(labels, np.ndarray) or labels.shape != pixels.shape[:1]:
-        raise UserError(
-            f"{version.labels.decode()} in {path} must be a label for each of the {len(pixels)} images; fetch it again."
-        )
+        raise _damaged(f"{version.labels_key.decode()} in {path} must be a label for each of the {len(pixels)} images")
     yield pixels, labels.astype(np.int64)
 
 
-def _rows(path: Path, version: _Version) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    row = version.lead + _PIXELS
+def _rows(path: Path, version: CifarVersion) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    row = version.label_bytes + _PIXELS
     size = path.stat().st_size
     if size == 0 or size % row:
-        raise UserError(f"{path} has {size:,} bytes, which are no rows of {row}; fetch it again.")
+        raise _damaged(f"{path} has {size:,} bytes, which is not a multiple of {row}")
     with open(path, "rb") as file:
         while data := file.read(row * (CHUNK // row)):
             rows = np.frombuffer(data, np.uint8).reshape(-1, row)
-            yield rows[:, version.lead :], rows[:, version.lead - 1].astype(np.int64)
+            yield rows[:, version.label_bytes :], rows[:, version.label_bytes - 1].astype(np.int64)
 
 
-def _names(path: Path, version: _Version, num_classes: int) -> list[str]:
-    """The names of the classes, where the file with them is there."""
+def _names(path: Path, version: CifarVersion, num_classes: int) -> list[str]:
+    """Return the class names, or nothing if their file is missing."""
     if not path.is_file():
         return []
-    if version.lead:
+    if version.label_bytes:
         names = path.read_text(errors="replace").split()
     else:
         given = arrays_only.load(path).get(version.names_key)
         known = given if isinstance(given, list) else []
         names = [name.decode(errors="replace") for name in known if isinstance(name, bytes)]
     if len(names) != num_classes:
-        raise UserError(f"{path} names {len(names)} classes, but there are {num_classes}; fetch it again.")
+        raise _damaged(f"{path} names {len(names)} classes; expected {num_classes}")
     return names
+
+
+def _damaged(what: str) -> UserError:
+    return UserError(f"{what}; fetch it again.", code="FEDAF-DATA-DAMAGED")

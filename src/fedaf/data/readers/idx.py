@@ -1,52 +1,67 @@
-"""The IDX files of MNIST and its likes, plain or gzipped."""
+"""The IDX files of MNIST and similar data sets, plain or gzipped."""
 
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
-from fedaf.data.entries import DatasetSpec
+from fedaf.data.spec import DatasetSpec, OfficialFile, ProgressCallback
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
 
 _FILES = {"x_train": "train-images", "y_train": "train-labels", "x_test": "t10k-images", "y_test": "t10k-labels"}
-_TORCHVISION = {"mnist": "MNIST", "fashionmnist": "FashionMNIST"}
-_INSTALLED = {"fashionmnist": [Path("/usr/share/datasets/fashion-mnist")]}  # Debian's dataset-fashion-mnist
-_DENSEST = 1040  # no gzip file expands to more than this many times its size
+_MAX_EXPANSION = 1040  # gzip cannot compress by a larger factor
 
 
-def places(name: str, data_dir: Path) -> list[Path]:
-    """The folders that may hold the four files. Both sets name them alike, so ``data_dir`` itself is one only where
-    it is called like the set."""
-    own = [data_dir, data_dir / "raw"] if data_dir.absolute().name.lower() == name else []
-    return [
-        data_dir / name,
-        data_dir / name / "raw",
-        data_dir / _TORCHVISION[name] / "raw",
-        *own,
-        *_INSTALLED.get(name, []),
-    ]
+@dataclass(frozen=True)
+class IdxReader:
+    """Reads four IDX files. ``torchvision`` is the folder that torchvision keeps them in; ``installed`` are folders of
+    system packages."""
+
+    torchvision: str
+    installed: tuple[Path, ...] = ()
+
+    def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
+        # All such data sets use the same file names, so data_dir itself counts only if it is named after this one.
+        is_its_own = data_dir.absolute().name.lower() == spec.name
+        return [
+            data_dir / spec.name,
+            data_dir / spec.name / "raw",
+            data_dir / self.torchvision / "raw",
+            *([data_dir, data_dir / "raw"] if is_its_own else []),
+            *self.installed,
+        ]
+
+    def find(
+        self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: ProgressCallback | None
+    ) -> Source | None:
+        for folder in self.places(spec, data_dir):
+            files = {key: _file(folder, stem) for key, stem in _FILES.items()}
+            found = {key: path for key, path in files.items() if path}
+            if found and len(found) < len(files):
+                missing = ", ".join(
+                    f"{stem}-idx{3 if key[0] == 'x' else 1}-ubyte" for key, stem in _FILES.items() if not files[key]
+                )
+                raise UserError(
+                    f"{folder} holds {spec.name} without {missing} (plain or .gz); fetch it again.",
+                    code="FEDAF-DATA-INCOMPLETE",
+                )
+            if found:
+                return Source("idx 1", folder, list(found.values()), partial(_write, found, spec.shape[1:]))
+        return None
 
 
-def find(name: str, data_dir: Path, entry: DatasetSpec) -> Source | None:
-    for folder in places(name, data_dir):
-        files = {key: _file(folder, stem) for key, stem in _FILES.items()}
-        found = {key: path for key, path in files.items() if path}
-        if found and len(found) < len(files):
-            missing = ", ".join(
-                f"{stem}-idx{3 if key[0] == 'x' else 1}-ubyte" for key, stem in _FILES.items() if not files[key]
-            )
-            raise UserError(f"{folder} holds only a part of {name}: {missing} (plain or .gz) is missing.")
-        if found:
-            return Source("idx 1", folder, list(found.values()), partial(_write, found, entry.shape[1:]))
-    return None
+def official_files(address: str, files: Mapping[str, tuple[int, str]]) -> tuple[OfficialFile, ...]:
+    """Return the official files below an address, from sizes and checksums by name."""
+    return tuple(OfficialFile(f"{address}/{name}-ubyte.gz", sha256, size) for name, (size, sha256) in files.items())
 
 
 def _file(folder: Path, stem: str) -> Path | None:
@@ -64,9 +79,9 @@ def _write(files: dict[str, Path], shape: tuple[int, int], writer: Writer) -> No
         with _open(images) as file:
             found, *size = _header(file, images, 3)
             if tuple(size) != shape:
-                raise UserError(f"{images} holds images of {size[0]}x{size[1]}, but {shape[0]}x{shape[1]} is expected.")
+                raise _damaged(f"{images} holds images of {size[0]}x{size[1]}; expected {shape[0]}x{shape[1]}")
             if found != count:
-                raise UserError(f"{images} holds {found} images, but {labels} {count} labels.")
+                raise _damaged(f"{images} holds {found} images, but {labels} holds {count} labels")
             pieces = _data(file, images, found * shape[0] * shape[1], step=shape[0] * shape[1])
             writer.images(f"x_{part}", shape, (np.frombuffer(piece, np.uint8).reshape(-1, *shape) for piece in pieces))
         writer.array(f"y_{part}", numbers)
@@ -78,46 +93,43 @@ def _open(path: Path) -> Iterator[BinaryIO]:
         with cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else open(path, "rb")) as file:
             yield file
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again.") from error
+        raise _damaged(f"{path} is not a complete gzip file ({error})") from error
 
 
 def _header(file: BinaryIO, path: Path, dimensions: int) -> list[int]:
-    """The sizes an IDX file declares, checked against what the file can hold."""
+    """Read the sizes that an IDX file declares, and check that the file can hold that much data."""
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0":
-        raise UserError(
-            f"{path} is not an IDX file: it must begin with two zero bytes, not {magic[:2].hex() or 'end'}."
-        )
+        raise _damaged(f"{path} is not an IDX file: it begins with {magic[:2].hex() or 'nothing'} instead of 0000")
     if magic[2] != 8 or magic[3] != dimensions:
-        raise UserError(
-            f"{path} holds IDX type 0x{magic[2]:02x} in {magic[3]} dimensions; "
-            f"it must be bytes (0x08) in {dimensions} dimension{'s' if dimensions > 1 else ''}."
+        raise _damaged(
+            f"{path} has IDX type 0x{magic[2]:02x} and {magic[3]} dimensions; expected bytes (0x08) and {dimensions}"
         )
     raw = file.read(4 * dimensions)
     if len(raw) < 4 * dimensions:
-        raise UserError(f"{path} ends within its header; fetch it again.")
+        raise _damaged(f"{path} ends within its header")
     sizes = [int(size) for size in np.frombuffer(raw, ">u4")]
-    declared, held = 4 + len(raw) + int(np.prod([1, *sizes], dtype=object)), os.path.getsize(path)
+    declared, actual = 4 + len(raw) + int(np.prod([1, *sizes], dtype=object)), os.path.getsize(path)
     if path.suffix == ".gz":
-        if declared > held * _DENSEST:
-            raise UserError(
-                f"{path} declares {declared:,} bytes, more than {held:,} gzipped ones can hold; fetch it again."
-            )
-    elif declared != held:
-        raise UserError(f"{path} has {held:,} bytes, but its header declares {declared:,}; fetch it again.")
+        if declared > actual * _MAX_EXPANSION:
+            raise _damaged(f"{path} declares {declared:,} bytes, more than {actual:,} gzipped bytes can hold")
+    elif declared != actual:
+        raise _damaged(f"{path} has {actual:,} bytes, but its header declares {declared:,}")
     return sizes
 
 
 def _data(file: BinaryIO, path: Path, size: int, *, step: int = 1) -> Iterator[bytes]:
-    """Exactly ``size`` bytes in pieces of whole steps, and one more read to see that nothing follows."""
+    """Read exactly ``size`` bytes in pieces of whole steps, and check that the file ends there."""
     step *= max(1, CHUNK // step)
     for first in range(0, size, step):
         wanted = min(step, size - first)
         piece = file.read(wanted)
         if len(piece) < wanted:
-            raise UserError(
-                f"{path} ends after {first + len(piece):,} of the {size:,} bytes it declares; fetch it again."
-            )
+            raise _damaged(f"{path} ends after {first + len(piece):,} of the {size:,} bytes it declares")
         yield piece
     if file.read(1):
-        raise UserError(f"{path} goes on after the {size:,} bytes it declares; fetch it again.")
+        raise _damaged(f"{path} has more than the {size:,} bytes it declares")
+
+
+def _damaged(what: str) -> UserError:
+    return UserError(f"{what}; fetch it again.", code="FEDAF-DATA-DAMAGED")

@@ -1,8 +1,8 @@
-"""Image files of any usual kind, one by one and many at once, as uint8 pixels."""
+"""Decoding image files of the common formats to uint8 pixels, one by one or many in parallel."""
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,25 +14,25 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedaf.common.naming import printable
+from fedaf.data.spec import ProgressCallback
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # others of Pillow's start programs
-_AT_ONCE = 64  # files that are decoded before they are written, and fewer where they would fill
-_MEMORY = 64 << 20
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # some other formats of Pillow start programs
+_BATCH = 64  # files that are decoded before they are written, fewer if they need more than
+_MEMORY = 64 << 20  # bytes
 _SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 _ORIENTATION = 0x0112
 
 Mode = Literal["L", "RGB"]
-Watch = Callable[[int, int], None]
 
 
 class Unreadable(Exception):
-    """No image can be had from a file; the message says why."""
+    """A file cannot be decoded; the message says why."""
 
 
 @dataclass
 class Tally:
-    """How many files there are, how many are done, and which of them could not be read."""
+    """Counts of image files; ``unreadable`` has the reason for each file that could not be decoded."""
 
     files: int
     done: int = 0
@@ -40,8 +40,11 @@ class Tally:
 
 
 def decode(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
-    """The pixels of a file, [height, width] or [height, width, 3]: upright, on white where transparent, and resized
-    to ``size`` (width, height) with antialiasing."""
+    """Decode a file to [height, width] or [height, width, 3].
+
+    The image is rotated by its EXIF orientation, put on white where it is transparent, and resized to ``size`` (width,
+    height) with antialiasing.
+    """
     with _opened(path) as image:
         upright = ImageOps.exif_transpose(image)
         plain = _plain(upright).convert(mode)
@@ -51,19 +54,21 @@ def decode(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
 
 
 def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | None, Mode]:
-    """The size (width, height) that all files have, if one and with no side over ``largest``; and whether all are
-    grey. Reads headers, and whole files only where they are the first of their kind."""
+    """Return the common size (width, height) of all files, if no side is over ``largest``, and the common mode.
+
+    Reads only headers, and the whole file where its size or mode is new.
+    """
     size: tuple[int, int] | None = None
     differ, grey = False, True
     for path in paths:
         try:
             with _opened(path) as image:
-                own, its_grey = _upright_size(image), _is_grey(image)
-                if size is None or own != size or its_grey != grey:
-                    image.load()  # a file that cannot be read later must not decide for the others
-                grey = grey and its_grey
-                differ = differ or max(own) > largest or (size or own) != own
-                size = own
+                image_size, is_grey = _upright_size(image), _is_grey(image)
+                if size is None or image_size != size or is_grey != grey:
+                    image.load()  # an unreadable file must not decide for the others
+                grey = grey and is_grey
+                differ = differ or max(image_size) > largest or (size or image_size) != image_size
+                size = image_size
         except Unreadable:
             continue
         if differ and not grey:
@@ -72,26 +77,34 @@ def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | No
 
 
 def decode_all(
-    root: Path, names: Sequence[str], *, mode: Mode, size: tuple[int, int], tally: Tally, watch: Watch | None
+    root: Path,
+    names: Sequence[str],
+    *,
+    mode: Mode,
+    size: tuple[int, int],
+    tally: Tally,
+    progress: ProgressCallback | None,
 ) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """Files in order, several at a time: arrays [n, H, W] or [n, H, W, 3], with the numbers of the files they are of.
-    Those that cannot be read are left out and put into the tally."""
-    one = partial(_try, mode=mode, size=size)
-    step = max(1, min(_AT_ONCE, _MEMORY // (3 * size[0] * size[1])))
+    """Decode files in order and in parallel: yield arrays [n, H, W] or [n, H, W, 3] with the indices of their files.
+
+    Unreadable files are left out and recorded in the tally.
+    """
+    decode_one = partial(_try, mode=mode, size=size)
+    step = max(1, min(_BATCH, _MEMORY // (3 * size[0] * size[1])))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for first in range(0, len(names), step):
             some = names[first : first + step]
             read: list[np.ndarray] = []
             rows: list[int] = []
-            for number, found in enumerate(pool.map(one, (root / name for name in some)), first):
+            for number, found in enumerate(pool.map(decode_one, (root / name for name in some)), first):
                 if isinstance(found, str):
                     tally.unreadable[printable(names[number])] = found
                 else:
                     read.append(found)
                     rows.append(number)
             tally.done += len(some)
-            if watch:
-                watch(tally.done, tally.files)
+            if progress:
+                progress(tally.done, tally.files)
             if read:
                 yield np.stack(read), rows
 
@@ -115,10 +128,10 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise Unreadable("it has more pixels than is safe to decode") from None
     except UnidentifiedImageError:
-        raise Unreadable("it is no image of a kind that is read") from None
+        raise Unreadable("it is not an image of a supported format") from None
     except FileNotFoundError:
-        raise Unreadable("it is not there") from None
-    except Exception as error:  # decoders raise everything from struct.error to MemoryError on damaged files
+        raise Unreadable("the file does not exist") from None
+    except Exception as error:  # on damaged files, decoders raise anything from struct.error to MemoryError
         raise Unreadable(f"{printable(str(error)) or type(error).__name__:.100}") from error
 
 
@@ -134,7 +147,7 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _plain(image: Image.Image) -> Image.Image:
-    """Eight bits a channel without transparency: grey stays grey, all else becomes RGB."""
+    """Convert to eight bits per channel without transparency; grey stays grey, everything else becomes RGB."""
     if image.mode == "F":
         raise Unreadable("its pixels are floating-point numbers")
     if image.mode == "I" or image.mode.startswith("I;16"):
@@ -148,7 +161,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey, which Pillow also gives as 32-bit integers."""
+    """Convert 16-bit grey, which Pillow may also open as 32-bit integers."""
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 0xFFFF:
         raise Unreadable("its grey values have more than 16 bits")
@@ -160,7 +173,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Pillow's doubts about a file are no news: it is read, or it is reported as unreadable."""
+    """Suppress Pillow's warnings: a file is decoded, or it is reported as unreadable."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

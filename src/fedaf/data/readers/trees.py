@@ -1,5 +1,7 @@
-"""Image files in folders that say what they show: which files belong to which split, class and domain, and their
-conversion. Where nobody says which images are for testing, a fixed fifth of each class of each domain is."""
+"""Trees of image files: the split, class and domain of each file, and the conversion of all files.
+
+Without a given test split, a fixed fifth of each class of each domain is held out for testing.
+"""
 
 import logging
 import os
@@ -12,23 +14,24 @@ from pathlib import Path
 import numpy as np
 
 from fedaf.common.naming import printable
-from fedaf.data.readers.images import ENDINGS, Mode, Tally, Watch, common, decode_all, quietly
+from fedaf.data.readers.images import ENDINGS, Mode, Tally, common, decode_all, quietly
+from fedaf.data.spec import ProgressCallback
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import Writer
 from fedaf.protocol import Key, UserError
 
 log = logging.getLogger(__name__)
-_HELD_OUT = Key(20240618)  # the test split of a tree is the same in every run, whatever its seed
-_DEEPEST = 3
+_SPLIT_KEY = Key(20240618)  # the test split is the same in every run, independent of its seed
+_MAX_DEPTH = 3
 DEFAULT_SIDE = 64
 _MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by channels
 
-Look = tuple[tuple[int, int], Mode]  # the size (width, height) and the mode that all images are brought to
+Target = tuple[tuple[int, int], Mode]  # the size (width, height) and mode that all images are converted to
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image file below the root of its tree, with ``/`` between folders."""
+    """An image file by its path below the root of the tree, with ``/`` between folders."""
 
     file: str
     label: str
@@ -37,6 +40,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Tree:
+    """The image files of a data set, below ``root``."""
+
     root: Path
     train: Sequence[Sample]
     test: Sequence[Sample]
@@ -51,20 +56,30 @@ class Tree:
         colour: bool = False,
         shape: tuple[int, int, int] | None = None,
         lists: Iterable[Path] = (),
-        watch: Watch | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Source:
-        """How to convert it: resized to squares of ``side`` pixels or, without one, as large as the images are if
-        they are alike and small; with ``colour`` as RGB even where all are grey. A ``shape`` (channels, height, width)
-        leaves nothing to the images."""
+        """Return how to convert the tree.
+
+        Args:
+            reader: Name of the reader, for the cache.
+            side: Resize to squares of this side; ``None`` keeps the size if all images have the same small size.
+            colour: Convert to RGB even if all images are grey.
+            shape: Convert to this shape (channels, height, width), instead of ``side`` and ``colour``.
+            lists: Further files that decide what the tree holds.
+            progress: Called while files are decoded.
+        """
         files = [*(self.root / sample.file for sample in (*self.train, *self.test)), *lists]
         settings: tuple[object, ...] = (side, colour) if shape is None else (*shape, *self.classes)
-        look = partial(_look, self, side, colour, shape)
-        return Source(f"{reader} 1", self.root, files, partial(_write, self, look, watch), settings)
+        target = partial(_target, self, side, colour, shape)
+        return Source(f"{reader} 1", self.root, files, partial(_write, self, target, progress), settings)
 
 
 def image_files(folder: Path) -> list[str]:
-    """The image files below a folder, sorted, with ``/`` between the parts of their names; links that lead nowhere are
-    among them, to be reported later. Hidden files and others are ignored, and counted in the log."""
+    """Return the image files below a folder, sorted, with ``/`` between folders.
+
+    Broken links are included, to be reported as unreadable. Hidden and other files are ignored and counted in
+    the log.
+    """
     found: list[str] = []
     ignored = 0
     pending = [("", 0)]
@@ -74,48 +89,49 @@ def image_files(folder: Path) -> list[str]:
             name = f"{inside}{item.name}"
             if item.name.startswith("."):
                 ignored += 1
-            elif item.is_dir() and depth < _DEEPEST:  # a link to a folder above would have no end
+            elif item.is_dir() and depth < _MAX_DEPTH:  # a link to a parent folder would never end
                 pending.append((f"{name}/", depth + 1))
             elif (item.is_file() or item.is_symlink()) and os.path.splitext(name)[1].lower() in ENDINGS:
                 found.append(name)
             else:
                 ignored += 1
     if ignored:
-        log.info("%d files in %s are hidden or no images, and were ignored", ignored, folder)
+        log.info("ignored %d files in %s that are hidden or not images", ignored, folder)
     return sorted(found)
 
 
 def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Training and test split: four fifths and one fifth of each class of each domain, drawn by their names alone."""
+    """Split each class of each domain into four fifths for training and one fifth for testing, by its name alone."""
     groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
         groups[sample.domain, sample.label].append(sample)
     train: list[Sample] = []
     test: list[Sample] = []
-    for group, held in sorted(groups.items()):
-        order = _HELD_OUT.derive(*group).numpy().permutation(len(held))
-        out = set(order[: round(len(held) / 5)].tolist())
-        for number, sample in enumerate(held):
-            (test if number in out else train).append(sample)
+    for group, members in sorted(groups.items()):
+        order = _SPLIT_KEY.derive(*group).numpy().permutation(len(members))
+        for_test = set(order[: round(len(members) / 5)].tolist())
+        for number, sample in enumerate(members):
+            (test if number in for_test else train).append(sample)
     return train, test
 
 
-def _write(tree: Tree, look: Callable[[], Look], watch: Watch | None, writer: Writer) -> None:
+def _write(tree: Tree, target: Callable[[], Target], progress: ProgressCallback | None, writer: Writer) -> None:
     classes = {name: number for number, name in enumerate(tree.classes)}
     domains = {name: number for number, name in enumerate(tree.domains)}
     tally = Tally(len(tree.train) + len(tree.test))
     with quietly():
-        size, mode = look()
+        size, mode = target()
         for part, samples in (("train", tree.train), ("test", tree.test)):
             shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
             rows: list[int] = []
             names = [sample.file for sample in samples]
-            pieces = decode_all(tree.root, names, mode=mode, size=size, tally=tally, watch=watch)
-            if not writer.images(f"x_{part}", shape, _noting(pieces, rows)):
+            pieces = decode_all(tree.root, names, mode=mode, size=size, tally=tally, progress=progress)
+            if not writer.images(f"x_{part}", shape, _record_rows(pieces, rows)):
                 name, reason = next(iter(tally.unreadable.items()))
                 raise UserError(
                     f"none of the {len(samples)} image files for the {part} split of {tree.root} can be read "
-                    f"({name}: {reason})."
+                    f"({name}: {reason}).",
+                    code="FEDAF-DATA-UNREADABLE",
                 )
             writer.array(f"y_{part}", np.array([classes[samples[row].label] for row in rows]))
             if domains:
@@ -129,16 +145,16 @@ def _write(tree: Tree, look: Callable[[], Look], watch: Watch | None, writer: Wr
     writer.texts("reasons", unreadable.values())
 
 
-def _look(tree: Tree, side: int | None, colour: bool, shape: tuple[int, int, int] | None) -> Look:
+def _target(tree: Tree, side: int | None, colour: bool, shape: tuple[int, int, int] | None) -> Target:
     if shape:
         return (shape[2], shape[1]), _MODES[shape[0]]
     if side and colour:
         return (side, side), "RGB"
-    own, mode = common([tree.root / sample.file for sample in (*tree.train, *tree.test)], largest=DEFAULT_SIDE)
-    return ((side, side) if side else own or (DEFAULT_SIDE, DEFAULT_SIDE)), ("RGB" if colour else mode)
+    size, mode = common([tree.root / sample.file for sample in (*tree.train, *tree.test)], largest=DEFAULT_SIDE)
+    return ((side, side) if side else size or (DEFAULT_SIDE, DEFAULT_SIDE)), ("RGB" if colour else mode)
 
 
-def _noting(pieces: Iterable[tuple[np.ndarray, list[int]]], rows: list[int]) -> Iterator[np.ndarray]:
+def _record_rows(pieces: Iterable[tuple[np.ndarray, list[int]]], rows: list[int]) -> Iterator[np.ndarray]:
     for images, numbers in pieces:
         rows += numbers
         yield images

@@ -1,4 +1,4 @@
-"""Converted copies of data sets, kept between runs in a cache folder."""
+"""The cache of converted data sets."""
 
 import hashlib
 import json
@@ -17,13 +17,20 @@ from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_ABANDONED = 24 * 3600  # seconds after which an unfinished copy is that of a process that was killed
+_ABANDONED = 24 * 3600  # seconds after which an unfinished copy belongs to a killed process
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set found on disk in a form of its own. ``reader`` names how it is read, with a version that changes
-    when the result does; ``files`` are those it is made of, and ``write`` converts them."""
+    """Files on disk that must be converted to the stored form.
+
+    Args:
+        reader: Name and version of the reader; the version changes when the result does.
+        root: The folder or file that the user knows.
+        files: The files that the result depends on.
+        write: Converts the files.
+        settings: Settings that the result depends on.
+    """
 
     reader: str
     root: Path
@@ -33,37 +40,37 @@ class Source:
 
     @property
     def identity(self) -> str:
-        """Which data set it is, and how it is read."""
+        """A digest of the place of the data set and of how it is read."""
         return f"{self.reader.split()[0]}-" + _digest([self.reader, str(self.root.absolute()), list(self.settings)])
 
     @property
     def state(self) -> str:
-        """Changes when a file is added, removed or written to."""
+        """A digest that changes when a file is added, removed or changed."""
         return _digest(sorted(_state(path, self.root) for path in self.files))
 
 
 def folder() -> Path:
-    """``$FEDAF_CACHE``, else ``fedaf`` in the user's cache folder."""
-    if own := os.environ.get("FEDAF_CACHE"):
-        return Path(own)
+    """Return ``$FEDAF_CACHE``, else ``fedaf`` in the user's cache folder."""
+    if given := os.environ.get("FEDAF_CACHE"):
+        return Path(given)
     shared = os.environ.get("XDG_CACHE_HOME")
     return (Path(shared) if shared else Path.home() / ".cache") / "fedaf"
 
 
 def opened(source: Source, open_copy: Callable[[Path], T]) -> T:
-    """Open the converted copy of a source, and make it first where there is none, or only a damaged one."""
+    """Open the converted copy of a source; convert it first if the copy is missing or damaged."""
     path = folder() / f"{source.identity}-{source.state}.npz"
     if path.exists():
         try:
             return open_copy(path)
         except Damaged as error:
-            log.warning("the converted copy of %s was damaged (%s), and is made again", source.root, error)
+            log.warning("the converted copy of %s is damaged (%s); converting again", source.root, error)
     _convert(source, path)
     return open_copy(path)
 
 
 def _convert(source: Source, path: Path) -> None:
-    """Under a temporary name until it is whole: whoever looks, or is killed, never leaves or meets half a file."""
+    """Write to a temporary file and rename it, so that no process ever sees half a file."""
     try:
         with writing():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,14 +86,15 @@ def _convert(source: Source, path: Path) -> None:
     except Unwritable as error:
         raise UserError(
             f"{source.root} could not be converted into {path.parent} ({error}); "
-            "set FEDAF_CACHE to a folder that can be written and has space."
+            "set FEDAF_CACHE to a writable folder with free space.",
+            code="FEDAF-DATA-CACHE",
         ) from error
     _remove_older(source, path)
 
 
 def _remove_older(source: Source, newest: Path) -> None:
     for path in newest.parent.glob(f"{source.identity}-*"):
-        with suppress(OSError):  # another process may have removed it, or finished it
+        with suppress(OSError):  # another process may have removed or finished it
             abandoned = path.suffix == ".part" and path.stat().st_mtime < time.time() - _ABANDONED
             if abandoned or (path.suffix == ".npz" and path != newest):
                 path.unlink()
@@ -102,4 +110,4 @@ def _state(path: Path, root: Path) -> tuple[str, int, int]:
         found = os.stat(path)
     except OSError:
         return name, -1, 0
-    return name, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)  # the latter tells of permissions too
+    return name, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)  # ctime also changes with permissions

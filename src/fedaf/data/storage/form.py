@@ -1,8 +1,9 @@
-"""The one form of a data set on disk: an uncompressed .npz, whose images are mapped where they lie.
+"""The stored form of a data set: an uncompressed .npz, whose images are memory-mapped.
 
-``x_train``, ``x_test`` are uint8 [N, H, W, C] (or [N, H, W]), ``y_train``, ``y_test`` integers; ``domain_train``,
-``domain_test``, ``domains`` and ``classes`` may be there. What fedaf converted also says how many ``files`` there were,
-and which were ``unreadable`` for what ``reasons``."""
+``x_train`` and ``x_test`` are uint8 [N, H, W, C] (or [N, H, W]), ``y_train`` and ``y_test`` integers. Optional arrays
+are ``domain_train``, ``domain_test``, ``domains`` and ``classes``. Converted files also have the number of image
+``files``, the names of those that were ``unreadable``, and the ``reasons``.
+"""
 
 import lzma
 import os
@@ -22,24 +23,24 @@ import numpy as np
 
 from fedaf.protocol import UserError
 
-CHUNK = 4 << 20  # bytes of images that are in memory while a file is converted
-_READ_THROUGH = 1 << 30  # up to this size a checksum is verified on opening: about a second
-_MOST = 64 << 30
-_SUSPECT = 1 << 30
-_EXPANSION = 1000
+CHUNK = 4 << 20  # bytes of images in memory during a conversion
+_VERIFIED = 1 << 30  # bytes up to which the checksum is verified on opening: about a second
+_MAX_SIZE = 64 << 30
+_SUSPICIOUS_SIZE = 1 << 30
+_MAX_EXPANSION = 1000
 
 
 class Damaged(ValueError):
-    """A file that is no whole .npz, or lacks an array."""
+    """A file is not a complete .npz, or lacks an array."""
 
 
 class Unwritable(Exception):
-    """A copy cannot be written; not to be confused with a source that cannot be read."""
+    """The converted copy cannot be written; a different problem than a source that cannot be read."""
 
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """What zipfile, zlib and numpy raise on bytes that are not what they expect."""
+    """Turn everything that zipfile, zlib and numpy raise on damaged bytes into ``Damaged``."""
     try:
         yield
     except (
@@ -63,7 +64,7 @@ def _damage() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Member:
-    """An array of an .npz, by its header alone; its data begin ``start`` bytes into the member."""
+    """The header of an array in an .npz; its data begin ``start`` bytes into the member."""
 
     info: zipfile.ZipInfo
     dtype: np.dtype[Any]
@@ -77,8 +78,12 @@ class Member:
 
 
 class Npz:
-    """A file of named arrays, from which no more is read than is asked for. ``Damaged`` is raised for what is wrong
-    with its bytes, ``UserError`` for one that is too large when expanded."""
+    """An .npz file from which only the requested arrays are read.
+
+    Raises:
+        Damaged: If the file is damaged.
+        UserError: If an array is too large when expanded.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,7 +109,7 @@ class Npz:
         return name in self.names
 
     def member(self, name: str) -> Member:
-        """What the header of an array says, checked against the size of its data."""
+        """Read the header of an array and check it against the size of the data."""
         with _damage():
             info = self._zip.getinfo(f"{name}.npy")
         self._refuse_bomb(info)
@@ -115,30 +120,30 @@ class Npz:
                 shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
             start = stream.tell()
             if dtype.hasobject or min(shape, default=0) < 0 or start + prod(shape) * dtype.itemsize != info.file_size:
-                raise ValueError(f"{name} is not an array of plain numbers of the length its header says")
+                raise ValueError(f"{name} is not an array of plain numbers with the length that its header declares")
             if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
-                raise ValueError(f"{name} is stored in another length than its own")
+                raise ValueError(f"{name} is stored with a wrong length")
         return Member(info, dtype, shape, fortran, start)
 
     def array(self, name: str) -> np.ndarray:
-        """A whole array, in memory."""
+        """Read a whole array."""
         member = self.member(name)
         with _damage(), self._zip.open(member.info) as stream:
             array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-            stream.read(1)  # the checksum is compared at the end
+            stream.read(1)  # zipfile compares the checksum at the end
             return array
 
     def mapped(self, name: str) -> np.ndarray:
-        """A stored array where it lies in the file. Copy-on-write: PyTorch wants memory that could be written."""
+        """Memory-map an uncompressed array, copy-on-write because PyTorch needs writable memory."""
         member = self.member(name)
-        if member.info.file_size <= _READ_THROUGH:
+        if member.info.file_size <= _VERIFIED:
             with _damage(), self._zip.open(member.info) as stream:
                 while stream.read(CHUNK):
                     pass
         with _damage():
             offset = self._offset(member.info) + member.start
             if offset + prod(member.shape) * member.dtype.itemsize > self._size:
-                raise ValueError(f"{name} ends after the end of the file")
+                raise ValueError(f"{name} extends past the end of the file")
             order: Literal["C", "F"] = "F" if member.fortran else "C"
             array: np.ndarray = np.memmap(
                 cast(Any, self._file), member.dtype, "c", offset=offset, shape=member.shape, order=order
@@ -146,9 +151,9 @@ class Npz:
             return array
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
-        """An array in pieces of a few megabytes, in order, whether it is compressed or not."""
+        """Yield an array in chunks of a few megabytes; it may be compressed."""
         member = self.member(name)
-        if member.fortran:  # its rows are scattered over the whole of it
+        if member.fortran:  # its rows are not contiguous
             yield self.array(name)
             return
         row = prod(member.shape[1:]) * member.dtype.itemsize
@@ -168,14 +173,16 @@ class Npz:
 
     def _refuse_bomb(self, info: zipfile.ZipInfo) -> None:
         size, packed = info.file_size, info.compress_size
-        if size > _MOST or (size > _SUSPECT and size > _EXPANSION * packed):
+        if size > _MAX_SIZE or (size > _SUSPICIOUS_SIZE and size > _MAX_EXPANSION * packed):
             raise UserError(
                 f"{info.filename} in {self.path} would expand from {packed:,} to {size:,} bytes; "
-                f"allowed are {_MOST >> 30} GiB, and {_EXPANSION} times the packed size beyond {_SUSPECT >> 30} GiB."
+                f"the limit is {_MAX_SIZE >> 30} GiB, and beyond {_SUSPICIOUS_SIZE >> 30} GiB {_MAX_EXPANSION} times "
+                "the compressed size.",
+                code="FEDAF-DATA-TOO-LARGE",
             )
 
     def _offset(self, info: zipfile.ZipInfo) -> int:
-        """Where a member's bytes begin: the local header has name and extra field of its own lengths."""
+        """Return where the bytes of a member begin, after its local header of variable length."""
         self._file.seek(info.header_offset)
         name, extra = struct.unpack("<26xHH", self._file.read(30))
         return int(info.header_offset + 30 + name + extra)
@@ -183,7 +190,7 @@ class Npz:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """What fails in here is the writing of a copy."""
+    """Turn an ``OSError`` into ``Unwritable``."""
     try:
         yield
     except OSError as error:
@@ -191,8 +198,7 @@ def writing() -> Iterator[None]:
 
 
 class Writer:
-    """Writes a data set in the form, with images as they come: neither are all in memory, nor need their number be
-    known before the last. ``files`` and the unreadable ones are noted with them."""
+    """Writes a data set in the stored form. Images are streamed: their number need not be known in advance."""
 
     def __init__(self, file: BinaryIO, spool: Path) -> None:
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
@@ -206,8 +212,10 @@ class Writer:
             self._zip.close()
 
     def images(self, name: str, shape: tuple[int, ...], chunks: Iterable[np.ndarray]) -> int:
-        """Arrays [n, *shape] one after the other; returns how many images they were. They wait in a nameless file,
-        because the header with their number comes first."""
+        """Write arrays [n, *shape] one after the other; return the number of images.
+
+        They are spooled to an unnamed file, because the header with their number comes first.
+        """
         with writing():
             spool = tempfile.TemporaryFile(dir=self._spool)  # noqa: SIM115
         with spool:
@@ -229,5 +237,5 @@ class Writer:
             np.lib.format.write_array(member, array, allow_pickle=False)
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
-        """Names, as an array of strings."""
+        """Write names as an array of strings."""
         self.array(name, np.array(list(texts), dtype=np.str_))

@@ -1,0 +1,1 @@
+"""The built-in data sets, one module each with its ``SPEC``."""
