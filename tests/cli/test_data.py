@@ -63,7 +63,7 @@ def test_inspect_names_classes_domains_and_unreadable_files(call, tmp_path):
     assert ["sketch", "96", "24"] in lines
     assert "reading 242 images, once" in out
     assert "3 x 7 x 9" in out
-    assert "Left out as unreadable, 2 files: photo/kind [0] $/broken-0.png, photo/kind [0] $/broken-1.png." in out
+    assert "Skipped 2 unreadable files: photo/kind [0] $/broken-0.png, photo/kind [0] $/broken-1.png." in out
     with Image.open(tmp_path / "sheet.png") as sheet:
         column = np.asarray(sheet.convert("L"))[:, sheet.size[0] // 2]
     assert list(column).index(0) < list(column).index(40)

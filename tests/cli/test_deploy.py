@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.transports.flower.node import Node
 from support.commandline import assert_one_sentence
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import fedaf
 from fedaf.cli import main as cli
-from fedaf.config.settings import build, describe
+from fedaf.config import build, describe
 from support.commandline import SMALL, TINY, assert_one_sentence, command
 
 COMMON = [
@@ -145,8 +145,8 @@ def test_far_from_a_terminal_the_output_is_plain_lines(finished):
     accuracy = result_of(directory)["best_accuracy"]
     assert "fedaf on digits on cpu: rounds 1 to 1" in done.stdout
     assert f"round 1/1: accuracy {accuracy:.2f} %" in done.stdout
-    assert done.stdout.index("Everything goes to run.\n") < done.stdout.index("round 1/1")
-    assert "Everything is in run" in done.stdout
+    assert done.stdout.index("Writing to run.\n") < done.stdout.index("round 1/1")
+    assert "Results are in run" in done.stdout
 
 
 def test_a_written_configuration_runs_to_the_same_curve(finished, call, tmp_path):
@@ -170,8 +170,8 @@ def test_quiet_prints_only_the_result(call, tmp_path):
     code, out, err = call("run", *TINY, "--out", "run", "-q")
     assert (code, err) == (0, "")
     assert f"{result_of(tmp_path / 'run')['best_accuracy']:.2f}" in out
-    assert "Everything is in run" in out
-    assert "Everything goes to" not in out
+    assert "Results are in run" in out
+    assert "Writing to" not in out
     assert "Who holds what" not in out
     assert "round 1/1" not in out
     assert "rounds 1 to 1" not in out
@@ -202,7 +202,7 @@ def test_compare_runs_all_methods_on_the_same_split(call, tmp_path):
     for directory in (of_fedaf, of_fedavg):
         assert f"{result_of(directory)['best_accuracy']:.2f}" in out
     assert out.count("Who holds what") == 1
-    assert out.count("Everything goes to both.\n") == 1
+    assert out.count("Writing to both.\n") == 1
     assert tomllib.loads((of_fedavg / "config.toml").read_text())["method"]["local_epochs"] == 1
     code, again, _ = call("compare", "--resume", "both", "-q")
     assert code == 0

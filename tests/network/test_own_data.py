@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedaf.config.settings import policy_toml
+from fedaf.config.policies import policy_toml
 from fedaf.deploy.processes import free_ports
 from fedaf.protocol import Policy
 from support.network.authority import certify

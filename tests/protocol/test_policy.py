@@ -8,7 +8,7 @@ import torch
 
 from fedaf.client.serving import Admission, serve
 from fedaf.client.state import ClientState
-from fedaf.config.settings import policy_toml, read_policy
+from fedaf.config.policies import policy_toml, read_policy
 from fedaf.errors import BelowQuorum
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.registry import METHODS

@@ -13,7 +13,7 @@ from support.datafiles import pixels, write_tree
 from fedaf.client.evaluation import Evaluate, phase_named
 from fedaf.client.serving import Admission
 from fedaf.client.state import ClientState
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.engine import EagerEngine
 from fedaf.federation.run_directory import read_metrics
 from fedaf.protocol import Client, Key, Method, Payload, Policy, Refused, Shard, UserError

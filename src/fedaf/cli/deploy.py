@@ -67,7 +67,7 @@ def demo(
     Certificates and keys are made for it; everything it started ends with it, also on Ctrl-C.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
     from fedaf.deploy import follow as deploy
     from fedaf.deploy.init import refuse_used, trial_config
     from fedaf.deploy.processes import free_ports, refuse_taken
@@ -116,7 +116,7 @@ def init(
     Each has its keys, certificates and settings; a site has a policy.
     Try [bold]fedaf deploy init hospitals --server fl.example.org --sites hospital-a,hospital-b,hospital-c[/].
     """
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
     from fedaf.deploy import init as deploy_init
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
@@ -175,7 +175,7 @@ def run(
     Ctrl-C stops the run; the same command goes on after its last whole round.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
     from fedaf.deploy import follow as deploy
     from fedaf.deploy.machines import Link
     from fedaf.federation.run_directory import CONFIG

@@ -57,7 +57,8 @@ class Registry(Generic[T]):
     @property
     def choices(self) -> str:
         """Every name that ``find`` takes, for help texts and errors."""
-        return f"{', '.join([*self.names, *self.plugins])} or {self.form}"
+        last = ", " if " or " in self.form else " or "
+        return ", ".join([*self.names, *self.plugins]) + last + self.form
 
     def canonical(self, name: str) -> str:
         """The current name for an old one."""
@@ -71,11 +72,11 @@ class Registry(Generic[T]):
         """Whether ``name`` is built in, installed by a package, or has the form of a custom entry."""
         return name in self.builtin or name in (self.aliases or {}) or ":" in name or name in self.plugins
 
-    def find(self, name: str) -> T:
-        """Load the entry called ``name``.
+    def resolve(self, name: str) -> str:
+        """Return the current name for ``name`` without loading anything.
 
         Raises:
-            UserError: If the name is unknown, cannot be loaded, or is not of this kind.
+            UserError: If the name is unknown.
         """
         name = self.canonical(name)
         if not self.knows(name):
@@ -84,6 +85,15 @@ class Registry(Generic[T]):
                 f"expected one of {self.choices}.",
                 code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN",
             )
+        return name
+
+    def find(self, name: str) -> T:
+        """Load the entry called ``name``.
+
+        Raises:
+            UserError: If the name is unknown, cannot be loaded, or is not of this kind.
+        """
+        name = self.resolve(name)
         path = self.plugins[name].value if name in self.plugins else self.builtin.get(name, name)
         return self.check(name, load_custom(self.kind, path, self.form))
 

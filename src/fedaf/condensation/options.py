@@ -1,20 +1,24 @@
 """Options of every method that condenses, with the paper's values as defaults."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaf.protocol import Options
+from fedaf.common.options import Flag, Options
 
 FEWEST_IN_A_MEAN = 5  # a mean of fewer shows them
 
 
 class CondensationOptions(Options):
-    ipc: int = Field(50, ge=1, description="condensed images per class (IPC)")
+    ipc: Annotated[int, Flag("Method", default="by preset")] = Field(
+        50, ge=1, description="condensed images per class (IPC)"
+    )
     min_samples: int | None = Field(
         None, ge=1, description="fewest samples of a class a client condenses; ipc if unset"
     )
-    local_steps: int = Field(1000, ge=0, description="condensation steps a round; 0 uploads the initial images")
+    local_steps: Annotated[int, Flag("Method", default="by preset")] = Field(
+        1000, ge=0, description="condensation steps per round; 0 uploads the initial images"
+    )
     real_batch: int = Field(256, ge=1, description="real images per class and step, drawn with replacement")
     image_lr: float = Field(1.0, gt=0, description="learning rate of the condensed images")
     image_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the condensed images")

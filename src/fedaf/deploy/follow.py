@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.data.entries import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
 from fedaf.deploy.machines import CONNECTION, Link, Site, toml_lines

@@ -8,8 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf import config as configuration
+from fedaf.config import Config
+from fedaf.config.policies import policy_toml
 from fedaf.data.entries import NO_DATA
 from fedaf.deploy.credentials import (
     CA_CERTIFICATE,
@@ -139,5 +140,5 @@ def _write_site(folder: Path, name: str, superlink: str, config: Config, data: s
     (folder / NODE_FILE).write_text(
         f'{toml_lines({"superlink": superlink})}\n[node]\n{toml_lines(node)}# threads = 4\n# device = "cuda"\n'
     )
-    (folder / "policy.toml").write_text(configuration.policy_toml(Policy(methods=[config.method_name])))
+    (folder / "policy.toml").write_text(policy_toml(Policy(methods=[config.method_name])))
     (folder / CONFIG).write_text(config.to_toml())

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaf import __version__
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
+from fedaf.config.policies import read_policy
 from fedaf.deploy.credentials import CA_CERTIFICATE, NODE_KEY, SERVER_CERTIFICATE, SERVER_KEY
 from fedaf.deploy.processes import environment, free_ports, refuse_taken
 from fedaf.errors import UserError
@@ -117,7 +118,7 @@ class Site:
         keys = self._node()
         node = Node.read(keys)
         if node.policy is not None:
-            configuration.read_policy(node.policy)
+            read_policy(node.policy)
         file = node.folder / "node-config.toml"
         file.write_text(toml_lines(keys))
         (port,) = free_ports(1)  # for programs of the node's own, on this machine

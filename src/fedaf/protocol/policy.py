@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from fedaf.common.options import Options
 from fedaf.errors import Refused
-from fedaf.protocol.contract import Disclosure, Options
+from fedaf.protocol.contract import Disclosure
 from fedaf.protocol.payload import Payload
 
 #: The scalar of a reply that tells the likeness of its images to private ones.
@@ -19,10 +20,7 @@ LIKENESS = "audit_psnr_max"
 class Policy(Options):
     """The bounds, with defaults that a careful data owner could start from."""
 
-    methods: list[str] = Field(
-        ["fedaf", "feddm", "fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"],
-        description="methods this client takes part in, others are refused",
-    )
+    methods: list[str] = Field(description="methods this client takes part in; others are refused")
     min_samples: int = Field(
         10, ge=1, description="fewest samples behind whatever is sent: of a class, or of all where a model is sent"
     )

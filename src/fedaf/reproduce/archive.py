@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedaf.common.files import write_atomically
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf import config as configuration
+from fedaf.config import Config
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT
 from fedaf.reporting.figures import read_result

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf import config as configuration
+from fedaf.config import Config
 from fedaf.data import catalog, partition
 from fedaf.data.dataset import DataSet, with_validation
 from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec, custom_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.runs.experiment import figures_of, must_fit
 from fedaf.federation.checkpoint import LATEST, Checkpoint
 from fedaf.federation.federation import Federation

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from fedaf.runs import assembly
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf import config as configuration
+from fedaf.config import Config
+from fedaf.config.policies import DEFAULT_POLICY, read_policy
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.entries import CATALOG, NO_DATA, DatasetSpec
@@ -56,7 +57,7 @@ def server_site(config: Config) -> ServerSite:
 def client_site(node: Node, text: str) -> Site:
     """The client of a node in the run of a server's configuration. Nothing that the server names is loaded before the
     node's owner has agreed to it."""
-    policy = configuration.read_policy(node.policy) if node.policy else Policy()
+    policy = read_policy(node.policy or DEFAULT_POLICY)
     tables = _tables(text)
     _agree(node, policy, tables)
     config = configuration.build(tables)
@@ -82,11 +83,14 @@ def _tables(text: str) -> dict[str, Any]:
 
 def _agree(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
     """Names such as ``module:Class`` are code that a server would have a client load: only where its owner said so."""
-    method, model = (_name(tables, table) for table in ("method", "model"))
+    method = _name(tables, "method")
     if method is not None and method not in policy.methods:
         raise Refused(f"the policy admits the methods {', '.join(policy.methods) or 'none'}, not {method[:80]}")
-    if model is not None and ":" in model and model != node.model:
-        raise Refused(f"the run trains the model {model[:80]}, which this node's config does not name as its 'model'")
+    for path, name in configuration.custom_names(tables):
+        if path == "model.name" and name != node.model:
+            raise Refused(f"the run trains the model {name[:80]}, which this node's config does not name as its 'model'")
+        if path not in ("method.name", "model.name"):
+            raise Refused(f"the run sets {path} to {name[:80]}, which is not part of fedaf; clients load no such code")
 
 
 def _name(tables: dict[str, Any], table: str) -> str | None:
