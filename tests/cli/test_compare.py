@@ -71,7 +71,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
 @pytest.mark.parametrize("how", [["--methods", "all", "--out", "c"], ["--resume", "c"]], ids=" ".join)
 def test_a_target_that_is_no_accuracy_is_one_sentence(call, tmp_path, how, target):
     code, _, err = call("compare", *how, "--target", target)
-    assert_one_sentence(code, err, ["--target", target, "at most 100"])
+    assert_one_sentence(code, err, ["[FEDAF-CLI-TARGET]", "--target", target])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -94,14 +94,14 @@ def test_inspect_sums_up_many_classes(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["inspect", "digit"], ["unknown data set 'digit'", "'digits'"]),
-        (["inspect", "digits", "--out", "sheet.doc"], ["sheet.doc", ".png"]),
-        (["inspect", "digits", "--image-size", "0"], ["--image-size", "1"]),
-        (["inspect", "digits", "--max-unreadable", "2"], ["--max-unreadable", "2"]),
+        (["inspect", "digit"], ["'digit'", "'digits'"]),
+        (["inspect", "digits", "--out", "sheet.doc"], ["[FEDAF-CLI-SHEET]", "sheet.doc", ".png"]),
+        (["inspect", "digits", "--image-size", "0"], ["[FEDAF-CLI-USAGE]", "--image-size", "1"]),
+        (["inspect", "digits", "--max-unreadable", "2"], ["[FEDAF-CLI-USAGE]", "--max-unreadable", "2"]),
         (["fetch", "minst"], ["'minst'", "'mnist'"]),
         (["fetch", "pacs"], ["browser", "data/pacs"]),
         (["fetch", "mnist", "--mirror", "here"], ["'here'", "http://"]),
-        (["fetch"], ["NAME"]),
+        (["fetch"], ["[FEDAF-CLI-USAGE]", "NAME"]),
     ],
 )
 def test_wrong_input_is_one_sentence(call, arguments, words):

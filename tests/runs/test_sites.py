@@ -226,7 +226,7 @@ def test_an_evaluation_takes_no_images_so_a_bound_on_them_does_not_refuse_it():
     method = server_site(read_config(text(method="fedaf"))).method
     labels = torch.zeros(200, dtype=torch.int64)
     shard = Shard(torch.zeros(200, 1, 8, 12, dtype=torch.uint8), labels, 3)
-    admission = Admission(Policy(max_images=50), method, "fedaf")
+    admission = Admission(Policy(methods=["fedaf"], max_images=50), method, "fedaf")
     sent = ClientState(images_sent=50)
     admission.admit(Evaluate(method), shard, sent)
     with pytest.raises(Refused, match="max_images"):

@@ -78,19 +78,20 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError:  # the help is already on the screen
         sys.exit(2)
     except click.ClickException as error:
-        _fail(f"{error.format_message()} [FEDAF-CLI-USAGE]", 2)
+        _fail(UserError(error.format_message(), code="FEDAF-CLI-USAGE"))
     except FedafError as error:
-        _fail(error.labelled, 2 if isinstance(error, UserError) else 1)
+        _fail(error)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         advice = "check that the directory exists, is writable and has space"
-        _fail(f"cannot read or write a file: {error.strerror or error}{where}; {advice}. [FEDAF-CLI-FILE]", 2)
+        sentence = f"cannot read or write a file: {error.strerror or error}{where}; {advice}."
+        _fail(UserError(sentence, code="FEDAF-CLI-FILE"))
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
-        again = "run a download or reproduction again with the same command"
-        _fail(f"stopped; continue a run with --resume and its directory, or {again}.", code)
+        again = "repeat the command of a download or reproduction"
+        print_line(Console(stderr=True), f"fedaf: stopped; continue a run with --resume and its directory, or {again}.")
     sys.exit(code or 0)
 
 
-def _fail(sentence: str, code: int) -> NoReturn:
-    print_line(Console(stderr=True), f"fedaf: {' '.join(sentence.split())}")
-    sys.exit(code)
+def _fail(error: FedafError) -> NoReturn:
+    print_line(Console(stderr=True), f"fedaf: {' '.join(error.labelled.split())}")
+    sys.exit(2 if isinstance(error, UserError) else 1)

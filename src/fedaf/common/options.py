@@ -60,7 +60,7 @@ class OneOf:
     def check(self, name: str) -> str:
         """Return the current name for ``name``; raise ``ValueError`` if it is unknown."""
         try:
-            return name if name in self.others else self.registry.resolve(name)
+            return self.registry.resolve(name, self.others)
         except UserError as error:
             raise ValueError(error) from error  # pydantic adds the path of the setting
 

@@ -56,7 +56,7 @@ class Registry(Generic[T]):
 
     @property
     def choices(self) -> str:
-        """Every name that ``find`` takes, for help texts and errors."""
+        """Every name that ``find`` accepts, for help texts and errors."""
         last = ", " if " or " in self.form else " or "
         return ", ".join([*self.names, *self.plugins]) + last + self.form
 
@@ -72,17 +72,21 @@ class Registry(Generic[T]):
         """Whether ``name`` is built in, installed by a package, or has the form of a custom entry."""
         return name in self.builtin or name in (self.aliases or {}) or ":" in name or name in self.plugins
 
-    def resolve(self, name: str) -> str:
+    def resolve(self, name: str, others: tuple[str, ...] = ()) -> str:
         """Return the current name for ``name`` without loading anything.
+
+        Args:
+            name: A name, which may be an alias.
+            others: Names that are valid besides, such as ``auto``.
 
         Raises:
             UserError: If the name is unknown.
         """
         name = self.canonical(name)
-        if not self.knows(name):
+        if name not in others and not self.knows(name):
             raise UserError(
-                f"unknown {self.kind} {name!r}{nearest(name, [*self.names, *self.plugins])}; "
-                f"expected one of {self.choices}.",
+                f"unknown {self.kind} {name!r}{nearest(name, [*others, *self.names, *self.plugins])}; "
+                f"expected one of {', '.join([*others, self.choices])}.",
                 code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN",
             )
         return name

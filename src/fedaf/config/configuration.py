@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from fedaf.common.naming import nearest
 from fedaf.common.options import Options, meaning, one_of
-from fedaf.config.presets import preset_values
 from fedaf.config.tables import (
     TABLES,
     DataTable,
@@ -60,6 +59,8 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     Raises:
         UserError: If a setting is unknown or has a wrong value.
     """
+    from fedaf.config.presets import preset_values  # imports PyTorch
+
     tables = merge(given)
     in_file = tables.pop("preset", None)
     chosen: Any = preset or in_file or Tables.model_fields["preset"].default

@@ -11,7 +11,6 @@ from fedaf.methods.registry import METHODS
 from fedaf.protocol import Policy
 
 DEFAULT_POLICY = "default"
-_AREA = "POLICY-FILE"
 
 
 def default_policy(**bounds: Any) -> Policy:
@@ -33,8 +32,8 @@ def read_policy(name: str) -> Policy:
     """
     if name == DEFAULT_POLICY:
         return default_policy()
-    bounds = {"methods": list(METHODS.names), **read_toml(Path(name), what="policy", area=_AREA)}
-    policy = validate(Policy, bounds, owner="a policy", area=_AREA)
+    bounds = {"methods": list(METHODS.names), **read_toml(Path(name), what="policy")}
+    policy = validate(Policy, bounds, owner="a policy")
     for method in policy.methods:
         if not METHODS.knows(method):
             raise UserError(

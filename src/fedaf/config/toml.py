@@ -11,13 +11,12 @@ import tomli_w
 from fedaf.errors import UserError
 
 
-def read_toml(path: Path, *, what: str = "configuration", area: str = "CONFIG") -> dict[str, Any]:
+def read_toml(path: Path, *, what: str = "configuration") -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Args:
         path: The file.
         what: What the file is, for error messages.
-        area: The part of error codes that says what the file is: ``FEDAF-<area>-READ``.
 
     Raises:
         UserError: If the file cannot be read or is not valid TOML.
@@ -25,9 +24,9 @@ def read_toml(path: Path, *, what: str = "configuration", area: str = "CONFIG") 
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the {what} {path} cannot be read ({error}).", code=f"FEDAF-{area}-READ") from error
+        raise UserError(f"the {what} {path} cannot be read ({error}).", code="FEDAF-CONFIG-READ") from error
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"the {what} {path} is not valid TOML: {error}.", code=f"FEDAF-{area}-TOML") from error
+        raise UserError(f"the {what} {path} is not valid TOML: {error}.", code="FEDAF-CONFIG-TOML") from error
 
 
 def write_toml(tables: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from fedaf.errors import UserError
 T = TypeVar("T", bound=BaseModel)
 
 
-def validate(model: type[T], values: Mapping[str, Any], *, table: str = "", owner: str = "", area: str = "CONFIG") -> T:
+def validate(model: type[T], values: Mapping[str, Any], *, table: str = "", owner: str = "") -> T:
     """Return ``values`` as a ``model``.
 
     Args:
@@ -21,7 +21,6 @@ def validate(model: type[T], values: Mapping[str, Any], *, table: str = "", owne
         values: Its keys and values.
         table: The name of the table, which error messages put before a key.
         owner: What the keys belong to, for error messages: ``"method fedaf"``.
-        area: The part of error codes that says what is validated: ``FEDAF-<area>-KEY``.
 
     Raises:
         UserError: If a key is unknown or missing, or a value is not accepted.
@@ -29,15 +28,15 @@ def validate(model: type[T], values: Mapping[str, Any], *, table: str = "", owne
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise _user_error(error, model, table, owner, area) from error
+        raise _user_error(error, model, table, owner) from error
 
 
-def read_file(path: Path, model: type[T], *, what: str, area: str = "CONFIG") -> T:
+def read_file(path: Path, model: type[T], *, what: str) -> T:
     """Return a TOML file as a ``model``; see ``read_toml`` and ``validate``."""
-    return validate(model, read_toml(path, what=what, area=area), owner=f"the {what}", area=area)
+    return validate(model, read_toml(path, what=what), owner=f"the {what}")
 
 
-def _user_error(error: ValidationError, model: type[BaseModel], table: str, owner: str, area: str) -> UserError:
+def _user_error(error: ValidationError, model: type[BaseModel], table: str, owner: str) -> UserError:
     first = error.errors()[0]
     location = first["loc"]
     path = ".".join(map(str, [*([table] if table else []), *location]))
@@ -46,12 +45,12 @@ def _user_error(error: ValidationError, model: type[BaseModel], table: str, owne
         known = f"the settings of {owner}" if owner else "the settings there"
         return UserError(
             f"unknown setting {path!r}{nearest(str(location[-1]), keys)}; {known} are {', '.join(keys)}.",
-            code=f"FEDAF-{area}-KEY",
+            code="FEDAF-CONFIG-KEY",
         )
     if first["type"] == "missing":
         in_owner = f" in {owner}" if owner else ""
-        return UserError(f"{path!r} is missing{in_owner}; add it.", code=f"FEDAF-{area}-MISSING")
-    code = f"FEDAF-{area}-VALUE"
+        return UserError(f"{path!r} is missing{in_owner}; add it.", code="FEDAF-CONFIG-MISSING")
+    code = "FEDAF-CONFIG-VALUE"
     if first["type"] == "value_error":
         cause = first["ctx"]["error"].args[0]
         code = cause.code if isinstance(cause, UserError) else code

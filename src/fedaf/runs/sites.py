@@ -88,9 +88,14 @@ def _agree(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
         raise Refused(f"the policy admits the methods {', '.join(policy.methods) or 'none'}, not {method[:80]}")
     for path, name in configuration.custom_names(tables):
         if path == "model.name" and name != node.model:
-            raise Refused(f"the run trains the model {name[:80]}, which this node's config does not name as its 'model'")
+            raise Refused(
+                f"the run trains the model {name[:80]}, which this node's config does not name as its 'model'"
+            )
         if path not in ("method.name", "model.name"):
-            raise Refused(f"the run sets {path} to {name[:80]}, which is not part of fedaf; clients load no such code")
+            raise Refused(
+                f"the run sets {path} to {name[:80]}, which is not part of fedaf; clients load no such code",
+                code="FEDAF-POLICY-CODE",
+            )
 
 
 def _name(tables: dict[str, Any], table: str) -> str | None:
