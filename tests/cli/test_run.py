@@ -45,6 +45,15 @@ def test_help_names_every_flag(call, args, names):
     assert set(names) <= set(words)
 
 
+def test_help_lists_commands_and_groups_in_the_order_of_need(call):
+    shown = [line.split()[1] for line in call("--help")[1].splitlines() if line.startswith("│ ") and line[2].isalpha()]
+    assert shown == ["run", "compare", "data", "settings", "reproduce", "policy", "deploy", "bench"]
+    for name in ("run", "compare"):
+        out = call(name, "--help")[1]
+        places = [out.index(f"─ {group} ─") for group in ("Data", "Method", "Run", "Output")]
+        assert places == sorted(places)
+
+
 def test_version_is_told(call):
     assert call("--version") == (0, f"fedaf {fedaf.__version__}\n", "")
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import fedaf
-from fedaf.condensation.initialisation import initial_images
 from fedaf import config as configuration
+from fedaf.condensation.initialisation import initial_images
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedaf.common.files import write_atomically
 from fedaf import config as configuration
+from fedaf.common.files import write_atomically
 from fedaf.config import Config
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedaf.common.files import write_atomically
 from fedaf import config as configuration
+from fedaf.common.files import write_atomically
 from fedaf.config import Config
 from fedaf.data import catalog
 from fedaf.engine import resolve_device
