@@ -1,4 +1,4 @@
-"""Wrong input of every kind is one sentence and exit code 2."""
+"""Wrong input of every kind ends with one sentence, its code, and exit status 2."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.commandline import SMALL, TINY, assert_one_sentence, command
 
 
 def write_npz(path: Path, **changes) -> Path:
-    """A data set of one's own: 200 images in 10 classes."""
+    """Write a data set of 200 images in 10 classes."""
     arrays = {
         "x_train": np.zeros((200, 8, 8), np.uint8),
         "y_train": np.arange(200) % 10,

@@ -1,4 +1,4 @@
-"""The data commands, as a user gives them."""
+"""``fedaf data``: list, inspect and fetch."""
 
 import hashlib
 import io

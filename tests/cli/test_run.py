@@ -1,4 +1,4 @@
-"""The command line: help that is true, and a run that leaves all that it promises."""
+"""``fedaf --help`` and ``fedaf run``: complete help, and a run directory with everything that is documented."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A server is untrusted: what it asks beyond a client's policy is refused with the reason, before any work."""
+"""A client refuses requests beyond its policy, with the reason, before any work."""
 
 import tomllib
 
@@ -31,7 +31,7 @@ def rounds_under(policy: Policy, method: str = "fedaf", quorum: float = 0.01, **
 
 
 def reasons(policy: Policy, method: str = "fedaf", **options) -> dict[str, str]:
-    """Who refuses a first round, and why."""
+    """Return the reason of every client that refuses the first round."""
     rounds = rounds_under(policy, method, **options)
     seen: dict[str, str] = {}
 
@@ -234,7 +234,7 @@ def test_checking_a_policy_names_each_client_and_why_it_refuses(call, tmp_path):
 
 
 def test_checking_asks_for_what_the_server_asks_for_whatever_the_clients_data(call, tmp_path):
-    """The configuration alone decides ipc; one's own data decide whether it is too much, and over all rounds."""
+    """The configuration sets ipc; the client's data decide whether that is too much, over all rounds."""
     images, labels = np.zeros((120, 8, 8), np.uint8), np.arange(120) % 2
     np.savez(tmp_path / "mine.npz", x_train=images, y_train=labels, x_test=images[:4], y_test=labels[:4])
     (tmp_path / "asked.toml").write_text('[data]\nname = "digits"\n')  # its preset: 10 images, 10 rounds

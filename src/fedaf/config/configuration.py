@@ -59,17 +59,14 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     Raises:
         UserError: If a setting is unknown or has a wrong value.
     """
-    from fedaf.config.presets import preset_values  # imports PyTorch
-
     tables = merge(given)
     in_file = tables.pop("preset", None)
-    chosen: Any = preset or in_file or Tables.model_fields["preset"].default
-    dataset = tables.get("data", {}).get("name", DataTable().name)
-    method_name = tables.get("method", {}).get("name", MethodTable().name)
-    for path, name in {"preset": chosen, "data.name": dataset, "method.name": method_name}.items():
-        if not isinstance(name, str):
-            raise UserError(f"{path} is {name!r}, but it should be a name.", code="FEDAF-CONFIG-VALUE")
+    chosen = validate(Tables, {"preset": preset or in_file} if preset or in_file else {}).preset
+    dataset = validate(DataTable, _name_in(tables, "data"), table="data").name
+    method_name = validate(MethodTable, _name_in(tables, "method"), table="method").name
     method = METHODS.find(method_name)
+    from fedaf.config.presets import preset_values  # after the names: they are checked without importing PyTorch
+
     merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method_name), tables)}
     options = {key: value for key, value in merged.pop("method", {}).items() if key != "name"}
     validated = validate(Tables, merged)
@@ -80,6 +77,11 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     )
     _check_toml(config)
     return config
+
+
+def _name_in(tables: Settings, table: str) -> Settings:
+    """The key ``name`` of a table, if it is given."""
+    return {key: value for key, value in tables.get(table, {}).items() if key == "name"}
 
 
 def merge(*layers: Settings) -> dict[str, Any]:
