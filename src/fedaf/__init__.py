@@ -1,4 +1,12 @@
-"""Aggregation-free federated learning: FedAF, the methods it is compared with, and the federation they run in."""
+"""Aggregation-free federated learning: FedAF, the methods it is compared with, and the federation they run in.
+
+``fedaf.run`` runs a federation and returns a ``fedaf.RunResult``; ``fedaf.resume`` continues a stopped run.
+
+Example:
+    >>> import fedaf
+    >>> result = fedaf.run(dataset="digits", method="fedaf", alpha=0.1, rounds=3, out="runs/first")
+    >>> result.best_accuracy
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +18,13 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """``fedaf.run`` without importing PyTorch before it is needed."""
+    """Import PyTorch on first use, not with the package."""
     if name in ("run", "resume", "RunResult"):
         from fedaf.runs import experiment
 
         return getattr(experiment, name)
     raise AttributeError(f"module 'fedaf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""``python -m fedaf`` is the command line."""
+"""``python -m fedaf`` runs the command line."""
 
 from fedaf.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Wrong input of every kind is one sentence and exit code 2."""
+"""Wrong input of every kind ends with one sentence, its code, and exit status 2."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.commandline import SMALL, TINY, assert_one_sentence, command
 
 
 def write_npz(path: Path, **changes) -> Path:
-    """A data set of one's own: 200 images in 10 classes."""
+    """Write a data set of 200 images in 10 classes."""
     arrays = {
         "x_train": np.zeros((200, 8, 8), np.uint8),
         "y_train": np.arange(200) % 10,
@@ -23,51 +23,69 @@ def write_npz(path: Path, **changes) -> Path:
 
 
 BAD_FLAGS = {
-    "a data set nearly named": (["--dataset", "digit"], ["unknown data set 'digit'", "'digits'", "npz:FILE"]),
-    "alpha for a split without one": (
+    "a data set nearly named": (
+        ["--dataset", "digit"],
+        ["[FEDAF-DATA-SET-UNKNOWN]", "'digit'", "'digits'", "npz:FILE"],
+    ),
+    "a data set with a dash": (["--dataset", "cifar-10"], ["[FEDAF-DATA-SET-UNKNOWN]", "'cifar10'"]),
+    "alpha for a partition without one": (
         ["--alpha", "0.5", "--set", "partition.kind=iid"],
-        ["alpha", "no effect", "'iid'"],
+        ["[FEDAF-CONFIG-NO-EFFECT]", "alpha", "'iid'"],
     ),
-    "a data set with a dash": (["--dataset", "cifar-10"], ["'cifar10'"]),
-    "a method nearly named": (["--method", "fedav"], ["unknown method 'fedav'", "'fedavg'", "module:Class"]),
-    "a method that is nowhere": (["--method", "no_such_module:Method"], ["no_such_module", "module:Class"]),
-    "a method that is none": (["--method", "json:JSONDecoder"], ["json:JSONDecoder", "Method"]),
-    "a method by a relative module": (["--method", "..methods:Method"], ["..methods", "module:Class"]),
-    "a model nearly named": (["--model", "convnett"], ["unknown model 'convnett'", "'convnet'", "resnet18"]),
-    "a preset nearly named": (["--preset", "quik"], ["unknown preset 'quik'", "'quick'", "paper"]),
-    "alpha 0": (["--alpha", "0"], ["partition.alpha is 0.0", "greater than 0"]),
-    "alpha -1": (["--alpha", "-1"], ["partition.alpha is -1.0", "greater than 0"]),
-    "alpha that is no number": (["--alpha", "low"], ["--alpha", "'low'"]),
-    "no rounds": (["--rounds", "0"], ["run.rounds is 0", "1"]),
-    "no clients": (["--clients", "0"], ["partition.clients is 0", "1"]),
-    "nobody asked": (["--participation", "0"], ["federation.participation is 0.0", "greater than 0"]),
-    "a negative seed": (["--seed", "-1"], ["run.seed is -1", "0"]),
-    "gamma over 1": (["--set", "method.gamma=1.5"], ["method.gamma is 1.5", "less than or equal to 1"]),
-    "more clients than samples": (["--clients", "5000"], ["5000 clients", "samples", "--clients"]),
+    "a method nearly named": (["--method", "fedav"], ["[FEDAF-METHOD-UNKNOWN]", "'fedav'", "'fedavg'", "module:Class"]),
+    "a method that does not exist": (
+        ["--method", "no_such_module:Method"],
+        ["[FEDAF-CUSTOM-LOAD]", "no_such_module", "module:Class"],
+    ),
+    "a method of the wrong type": (
+        ["--method", "json:JSONDecoder"],
+        ["[FEDAF-METHOD-TYPE]", "json:JSONDecoder", "Method"],
+    ),
+    "a method by a relative module": (["--method", "..methods:Method"], ["[FEDAF-CUSTOM-LOAD]", "..methods"]),
+    "a model nearly named": (["--model", "convnett"], ["[FEDAF-MODEL-UNKNOWN]", "'convnett'", "'convnet'", "resnet18"]),
+    "an engine nearly named": (["--engine", "egaer"], ["[FEDAF-ENGINE-UNKNOWN]", "'egaer'", "'eager'", "auto"]),
+    "a preset nearly named": (["--preset", "quik"], ["'quik'", "'quick'", "paper"]),
+    "alpha 0": (["--alpha", "0"], ["[FEDAF-CONFIG-VALUE]", "partition.alpha is 0.0", "greater than 0"]),
+    "alpha -1": (["--alpha", "-1"], ["[FEDAF-CONFIG-VALUE]", "partition.alpha is -1.0", "greater than 0"]),
+    "alpha infinite": (["--alpha", "inf"], ["[FEDAF-CONFIG-VALUE]", "partition.alpha is inf"]),
+    "alpha that is no number": (["--alpha", "low"], ["[FEDAF-CLI-USAGE]", "--alpha", "'low'"]),
+    "no rounds": (["--rounds", "0"], ["[FEDAF-CONFIG-VALUE]", "run.rounds is 0", "1"]),
+    "no clients": (["--clients", "0"], ["[FEDAF-CONFIG-VALUE]", "partition.clients is 0", "1"]),
+    "no participants": (["--participation", "0"], ["[FEDAF-CONFIG-VALUE]", "federation.participation is 0.0"]),
+    "a negative seed": (["--seed", "-1"], ["[FEDAF-CONFIG-VALUE]", "run.seed is -1", "0"]),
+    "gamma over 1": (["--set", "method.gamma=1.5"], ["[FEDAF-CONFIG-VALUE]", "method.gamma is 1.5"]),
+    "more clients than samples": (["--clients", "5000"], ["5000 clients", "clients"]),
     "too few samples for all clients": (["--clients", "150"], ["150 clients", "partition.min_size"]),
-    "an IPC nobody can meet": (["--ipc", "500"], ["ipc 500", "no client holds more than", "lower method.ipc"]),
-    "a mean of more than anybody has": (
+    "an IPC that no client can reach": (["--ipc", "500"], ["500", "method.ipc"]),
+    "a mean of more images than any client has": (
         ["--ipc", "5", "--set", "method.init_mean_of=500"],
-        ["500", "no client holds more than", "method.init_mean_of"],
+        ["500", "method.init_mean_of"],
     ),
-    "an unknown setting": (["--set", "method.gama=0.5"], ["'method.gama'", "did you mean 'gamma'", "fedaf"]),
-    "an unknown table": (["--set", "metod.gamma=0.5"], ["'metod'", "did you mean 'method'"]),
-    "a setting without a value": (["--set", "method.gamma"], ["method.gamma", "table.key=value"]),
-    "a setting without a table": (["--set", "gamma=0.5"], ["'gamma'", "table.key"]),
-    "a setting of the wrong kind": (["--set", "run.rounds=many"], ["run.rounds is 'many'", "integer"]),
-    "an unknown flag": (["--alfa", "1"], ["--alfa"]),
-    "an unknown device": (["--device", "abacus"], ["unknown device 'abacus'", "auto", "cuda"]),
-    "say more and nothing": (["-v", "-q"], ["-v", "-q", "contradict"]),
-    "photographs by accident": (["--set", "method.init=real"], ["init = 'real'", "allow_real_init"]),
-    "an option of another method": (["--method", "fedavg", "--ipc", "5"], ["method.ipc", "fedavg", "local_epochs"]),
-    "a model too deep": (["--set", "model.depth=6"], ["depth 6", "8x8", "lower model.depth"]),
-    "a missing data set": (["--dataset", "cifar10"], ["'cifar10'", "cifar10.npz", "--data-dir"]),
-    "a missing file of one's own": (["--dataset", "npz:mine.npz"], ["mine.npz"]),
-    "a missing configuration": (["no.toml"], ["no.toml", "cannot be read"]),
-    "a missing run to resume": (["--resume", "nowhere"], ["nowhere", "not a run directory", "--resume"]),
-    "a flag beside --resume": (["--resume", "nowhere", "--rounds", "3"], ["--resume", "leave out --rounds"]),
-    "a setting beside --resume": (["--resume", "nowhere", "--set", "run.rounds=3"], ["leave out --set"]),
-    "a file beside --resume": (["some.toml", "--resume", "nowhere"], ["leave out the TOML file"]),
+    "an unknown setting": (
+        ["--set", "method.gama=0.5"],
+        ["[FEDAF-CONFIG-KEY]", "'method.gama'", "did you mean 'gamma'", "fedaf"],
+    ),
+    "an unknown table": (["--set", "metod.gamma=0.5"], ["[FEDAF-CONFIG-TABLE]", "'metod'", "did you mean 'method'"]),
+    "a setting without a value": (["--set", "method.gamma"], ["[FEDAF-CONFIG-SETTING]", "method.gamma"]),
+    "a setting without a table": (["--set", "gamma=0.5"], ["[FEDAF-CONFIG-SETTING]", "'gamma'"]),
+    "a setting of the wrong type": (["--set", "run.rounds=many"], ["[FEDAF-CONFIG-VALUE]", "run.rounds is 'many'"]),
+    "an unknown flag": (["--alfa", "1"], ["[FEDAF-CLI-USAGE]", "--alfa"]),
+    "an unknown device": (["--device", "abacus"], ["'abacus'", "auto", "cuda"]),
+    "verbose and quiet": (["-v", "-q"], ["[FEDAF-CLI-VERBOSITY]", "-v", "-q"]),
+    "real images by accident": (["--set", "method.init=real"], ["init = 'real'", "allow_real_init"]),
+    "an option of another method": (
+        ["--method", "fedavg", "--ipc", "5"],
+        ["[FEDAF-CONFIG-KEY]", "method.ipc", "fedavg", "local_epochs"],
+    ),
+    "a model too deep": (["--set", "model.depth=6"], ["depth 6", "8x8", "model.depth"]),
+    "a missing data set": (["--dataset", "cifar10"], ["cifar10", "--data-dir"]),
+    "a missing data file": (["--dataset", "npz:mine.npz"], ["mine.npz"]),
+    "a missing configuration": (["no.toml"], ["[FEDAF-CONFIG-READ]", "no.toml"]),
+    "a missing run to resume": (["--resume", "nowhere"], ["nowhere", "--resume"]),
+    "a flag beside --resume": (["--resume", "nowhere", "--rounds", "3"], ["[FEDAF-CLI-RESUME]", "--rounds"]),
+    "a flag of 0 beside --resume": (["--resume", "nowhere", "--seed", "0"], ["[FEDAF-CLI-RESUME]", "--seed"]),
+    "a setting beside --resume": (["--resume", "nowhere", "--set", "run.rounds=3"], ["[FEDAF-CLI-RESUME]", "--set"]),
+    "a file beside --resume": (["some.toml", "--resume", "nowhere"], ["[FEDAF-CLI-RESUME]", "TOML file"]),
 }
 
 
@@ -79,7 +97,7 @@ def test_bad_input_is_one_sentence(call, case):
     assert out == ""
 
 
-@pytest.mark.parametrize("case", ["a data set nearly named", "an IPC nobody can meet", "an unknown flag"])
+@pytest.mark.parametrize("case", ["a data set nearly named", "an IPC that no client can reach", "an unknown flag"])
 def test_bad_input_is_one_sentence_from_a_real_process(case, tmp_path):
     args, words = BAD_FLAGS[case]
     done = command("run", *args, cwd=tmp_path)
@@ -88,32 +106,26 @@ def test_bad_input_is_one_sentence_from_a_real_process(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_endless_alpha_is_one_sentence_about_alpha(tmp_path):
-    done = command("run", "--alpha", "inf", cwd=tmp_path)
-    assert_one_sentence(done.returncode, done.stderr, ["partition.alpha"])
-    assert "raise partition.alpha" not in done.stderr
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_cuda_where_there_is_none_is_one_sentence(call, device):
     code, _, err = call("run", "--device", device)
-    assert_one_sentence(code, err, [f"'{device}'", "0 CUDA devices", "--device auto"])
+    assert_one_sentence(code, err, [f"'{device}'", "--device auto"])
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[run\nrounds = 1", ["given.toml", "not valid TOML", "line 1"]),
-        ("[runn]\nrounds = 1", ["'runn'", "did you mean 'run'"]),
-        ("[method]\ngama = 1", ["'method.gama'", "did you mean 'gamma'"]),
-        ("rounds = 1", ["'rounds'", "outside any table"]),
-        ("run = 5", ["'run'", "table"]),
-        ("[[run]]\nrounds = 1", ["run", "table"]),
-        ("method = 'fedavg'", ["'method'", "table"]),
+        ("[run\nrounds = 1", ["[FEDAF-CONFIG-TOML]", "given.toml", "line 1"]),
+        ("[runn]\nrounds = 1", ["[FEDAF-CONFIG-TABLE]", "'runn'", "did you mean 'run'"]),
+        ("[method]\ngama = 1", ["[FEDAF-CONFIG-KEY]", "'method.gama'", "did you mean 'gamma'"]),
+        ("rounds = 1", ["[FEDAF-CONFIG-NO-TABLE]", "'rounds'"]),
+        ("run = 5", ["[FEDAF-CONFIG-NO-TABLE]", "'run'"]),
+        ("[[run]]\nrounds = 1", ["[FEDAF-CONFIG-NO-TABLE]", "'run'"]),
+        ("method = 'fedavg'", ["[FEDAF-CONFIG-NO-TABLE]", "'method'"]),
         ("[partition]\nkind = 'file'", ["partition.path"]),
-        ("[partition]\nkind = 'file'\npath = 'given.toml'", ["given.toml", "not a partition"]),
-        ("[data]\nmean = [0.1, 0.2]", ["data.mean has 2 values", "expected 1"]),
+        ("[partition]\nkind = 'file'\npath = 'given.toml'", ["given.toml"]),
+        ("[data]\nmean = [0.1, 0.2]", ["data.mean", "2", "1"]),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "compare"])
@@ -127,7 +139,7 @@ def test_a_bad_file_is_one_sentence(call, tmp_path, verb, text, words):
 def test_a_method_that_is_no_name_is_one_sentence(call, tmp_path):
     (tmp_path / "given.toml").write_text("[method]\nname = 5")
     code, _, err = call("run", "given.toml")
-    assert_one_sentence(code, err, ["method.name is 5"])
+    assert_one_sentence(code, err, ["[FEDAF-CONFIG-VALUE]", "method.name is 5"])
 
 
 @pytest.mark.parametrize(
@@ -146,7 +158,7 @@ def test_a_corrupt_data_file_is_one_sentence(call, tmp_path, content):
         content = (tmp_path / "array.npy").read_bytes()
     path.write_bytes(content)
     code, _, err = call("run", "--dataset", "npz:data.npz")
-    assert_one_sentence(code, err, ["data.npz is not a data set", "x_train"])
+    assert_one_sentence(code, err, ["data.npz", "x_train"])
     assert "allow_pickle" not in err
 
 
@@ -185,7 +197,7 @@ def test_a_foreign_directory_is_not_resumed(call, tmp_path, verb):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "letter.txt").write_text("dear")
     code, _, err = call(verb, "--resume", "foreign")
-    assert_one_sentence(code, err, ["foreign is not a"])
+    assert_one_sentence(code, err, ["foreign"])
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["letter.txt"]
 
 
@@ -194,7 +206,7 @@ def test_a_directory_in_use_is_left_alone(call, tmp_path, verb):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "letter.txt").write_text("dear")
     code, _, err = call(verb, *SMALL, "--out", "used")
-    assert_one_sentence(code, err, ["used is in use", "--out", "--resume"])
+    assert_one_sentence(code, err, ["used", "--out", "--resume"])
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["letter.txt"]
 
 
@@ -210,9 +222,12 @@ def test_a_place_that_cannot_be_written_is_one_sentence(call, tmp_path, verb, ou
 
 
 def test_methods_to_compare_are_checked_before_anything_is_written(call, tmp_path):
-    for methods, words in (("fedaf,fedavh", ["'fedavh'", "'fedavg'"]), (",", ["at least one method"])):
+    for methods, words in (
+        ("fedaf,fedavh", ["[FEDAF-METHOD-UNKNOWN]", "'fedavh'", "'fedavg'"]),
+        (",", ["[FEDAF-CLI-METHODS]"]),
+    ):
         code, _, err = call("compare", "--methods", methods, "--out", "c")
         assert_one_sentence(code, err, words)
     code, _, err = call("compare", "--set", "method.gama=1", "--out", "c")
-    assert_one_sentence(code, err, ["method.gama"])
+    assert_one_sentence(code, err, ["[FEDAF-CONFIG-KEY]", "method.gama"])
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""All methods side by side: the table, the picture, rounds to a target, and a comparison cut short."""
+"""``fedaf compare``: the table, the figure, rounds to a target accuracy, and resuming a comparison."""
 
 import json
 import re
@@ -12,7 +12,17 @@ from fedaf.methods.registry import METHODS
 from fedaf.reporting.tables import domains_table, results_table, rounds_to
 from support.commandline import TINY, assert_one_sentence
 
-ALL = [*TINY, "--set", "method.local_epochs=1", "--set", "method.hidden_dim=8", "--set", "method.generator_steps=2"]
+ALL = [
+    *TINY,
+    "--clients",
+    "4",
+    "--set",
+    "method.local_epochs=1",
+    "--set",
+    "method.hidden_dim=8",
+    "--set",
+    "method.generator_steps=2",
+]
 
 
 def result_of(directory: Path) -> dict:
@@ -71,7 +81,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
 @pytest.mark.parametrize("how", [["--methods", "all", "--out", "c"], ["--resume", "c"]], ids=" ".join)
 def test_a_target_that_is_no_accuracy_is_one_sentence(call, tmp_path, how, target):
     code, _, err = call("compare", *how, "--target", target)
-    assert_one_sentence(code, err, ["--target", target, "at most 100"])
+    assert_one_sentence(code, err, ["[FEDAF-CLI-TARGET]", "--target", target])
     assert list(tmp_path.iterdir()) == []
 
 

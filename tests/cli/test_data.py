@@ -1,4 +1,4 @@
-"""The data commands, as a user gives them."""
+"""``fedaf data``: list, inspect and fetch."""
 
 import hashlib
 import io
@@ -63,7 +63,7 @@ def test_inspect_names_classes_domains_and_unreadable_files(call, tmp_path):
     assert ["sketch", "96", "24"] in lines
     assert "reading 242 images, once" in out
     assert "3 x 7 x 9" in out
-    assert "Left out as unreadable, 2 files: photo/kind [0] $/broken-0.png, photo/kind [0] $/broken-1.png." in out
+    assert "Skipped 2 unreadable files: photo/kind [0] $/broken-0.png, photo/kind [0] $/broken-1.png." in out
     with Image.open(tmp_path / "sheet.png") as sheet:
         column = np.asarray(sheet.convert("L"))[:, sheet.size[0] // 2]
     assert list(column).index(0) < list(column).index(40)
@@ -94,14 +94,14 @@ def test_inspect_sums_up_many_classes(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["inspect", "digit"], ["unknown data set 'digit'", "'digits'"]),
-        (["inspect", "digits", "--out", "sheet.doc"], ["sheet.doc", ".png"]),
-        (["inspect", "digits", "--image-size", "0"], ["--image-size", "1"]),
-        (["inspect", "digits", "--max-unreadable", "2"], ["--max-unreadable", "2"]),
+        (["inspect", "digit"], ["'digit'", "'digits'"]),
+        (["inspect", "digits", "--out", "sheet.doc"], ["[FEDAF-CLI-SHEET]", "sheet.doc", ".png"]),
+        (["inspect", "digits", "--image-size", "0"], ["[FEDAF-CLI-USAGE]", "--image-size", "1"]),
+        (["inspect", "digits", "--max-unreadable", "2"], ["[FEDAF-CLI-USAGE]", "--max-unreadable", "2"]),
         (["fetch", "minst"], ["'minst'", "'mnist'"]),
         (["fetch", "pacs"], ["browser", "data/pacs"]),
         (["fetch", "mnist", "--mirror", "here"], ["'here'", "http://"]),
-        (["fetch"], ["NAME"]),
+        (["fetch"], ["[FEDAF-CLI-USAGE]", "NAME"]),
     ],
 )
 def test_wrong_input_is_one_sentence(call, arguments, words):

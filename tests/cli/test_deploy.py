@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
+from fedaf.config.policies import read_policy
 from fedaf.transports.flower.node import Node
 from support.commandline import assert_one_sentence
 
@@ -70,7 +71,7 @@ def test_the_settings_of_every_machine_are_understood(made):
 
 def test_the_policy_of_a_site_admits_the_run_and_no_other_method(made):
     config = configuration.build(configuration.read_toml(made / "server" / "config.toml"))
-    policy = configuration.read_policy(str(made / "sites" / "hospital-a" / "policy.toml"))
+    policy = read_policy(str(made / "sites" / "hospital-a" / "policy.toml"))
     assert policy.methods == ["fedaf"]
     experiment = prepare(config)
     assert len(experiment.counts) == 2
@@ -112,7 +113,7 @@ def test_a_given_configuration_is_what_runs(call, tmp_path):
     assert configuration.read_toml(tmp_path / "all" / "server" / "config.toml")["data"]["classes"] == ["cat", "dog"]
     site = tmp_path / "all" / "sites" / "hospital-a"
     assert tomllib.loads((site / "node.toml").read_text())["node"]["data"] == "folder:images"
-    assert configuration.read_policy(str(site / "policy.toml")).methods == ["fedavg"]
+    assert read_policy(str(site / "policy.toml")).methods == ["fedavg"]
     code, _, err = call("deploy", "node", site)
     assert_one_sentence(code, err, ["folder:images", "[FEDAF-DEPLOY-DATA-NOT-FOUND]"])
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.deploy import follow
 from fedaf.deploy.init import SERVER, init
 from fedaf.deploy.machines import Link

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import fedaf
+from fedaf import config as configuration
 from fedaf.condensation.initialisation import initial_images
-from fedaf.config import settings as configuration
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer

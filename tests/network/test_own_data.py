@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedaf.config.settings import policy_toml
+from fedaf.config.policies import default_policy, policy_toml
 from fedaf.deploy.processes import free_ports
-from fedaf.protocol import Policy
 from support.network.authority import certify
 from support.network.comparison import toml
 from support.network.machines import Machines, machines
@@ -88,7 +87,7 @@ def set_up(here: Machines) -> Path:
         npz(sites / name / "own.npz", 50, 20)
         file = sites / name / "node.toml"
         file.write_text(file.read_text().replace("folder:images", "npz:own.npz"))
-    (sites / "careful" / "policy.toml").write_text(policy_toml(Policy(min_local_steps=1000)))
+    (sites / "careful" / "policy.toml").write_text(policy_toml(default_policy(min_local_steps=1000)))
     return server
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedaf.config.settings import policy_toml
+from fedaf.config.policies import policy_toml
 from fedaf.protocol import Policy
 from support.network.comparison import assert_as_in_one_process, tables, toml
 from support.network.loopback import Loopback, loopback

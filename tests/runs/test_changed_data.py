@@ -56,7 +56,7 @@ def test_data_that_moved_are_named_beside_resume(call, tmp_path):
     assert call("run", "--resume", "run")[0] == 2
     code, out, err = call("run", "--resume", "run", "--dataset", "folder:elsewhere")
     assert code == 0, err
-    assert "Everything is in run" in out
+    assert "Results are in run" in out
 
 
 def test_a_file_that_cannot_be_read_does_not_decide_for_the_others(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.federation.events import EventReader
 from fedaf.federation.observer import Observer
 from fedaf.runs.experiment import continue_run, execute, prepare, reopen

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedaf import config as configuration
 from fedaf.client.evaluation import Evaluate, phase_named
 from fedaf.client.serving import Admission
 from fedaf.client.state import ClientState
-from fedaf.config import settings as configuration
 from fedaf.engine import EagerEngine
 from fedaf.federation.events import EventReader
 from fedaf.federation.run_directory import read_metrics
@@ -235,7 +235,7 @@ def test_an_evaluation_takes_no_images_so_a_bound_on_them_does_not_refuse_it():
     method = server_site(read_config(text(method="fedaf"))).method
     labels = torch.zeros(200, dtype=torch.int64)
     shard = Shard(torch.zeros(200, 1, 8, 12, dtype=torch.uint8), labels, 3)
-    admission = Admission(Policy(max_images=50), method, "fedaf")
+    admission = Admission(Policy(methods=["fedaf"], max_images=50), method, "fedaf")
     sent = ClientState(images_sent=50)
     admission.admit(Evaluate(method), shard, sent)
     with raises("FEDAF-POLICY-TOTAL"):

@@ -7,7 +7,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.engine import EagerEngine
 from fedaf.federation.federation import Federation
 from fedaf.federation.observer import Observer

@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="flwr, the network transport, is not installe
 
 from flwr.app import Error, Message, RecordDict
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import Key, Payload, Request, Silent
 from fedaf.runs.experiment import prepare

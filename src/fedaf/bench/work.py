@@ -16,7 +16,7 @@ from fedaf.bench.timing import Action
 from fedaf.condensation.condenser import Condensation, Objective, condense
 from fedaf.condensation.jobs import Capacity, Job
 from fedaf.condensation.resampling import Blended
-from fedaf.config.settings import ModelTable
+from fedaf.config.tables import ModelTable
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer

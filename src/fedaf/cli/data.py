@@ -1,4 +1,4 @@
-"""The commands about data sets: which there are, what is in them, how to get them."""
+"""``fedaf data``: list, inspect and download data sets."""
 
 import re
 from pathlib import Path
@@ -14,11 +14,11 @@ from fedaf.errors import UserError
 if TYPE_CHECKING:
     from fedaf.data.dataset import DataSet
 
-app = typer.Typer(name="data", help="Data sets: list them, look into one, fetch one.", no_args_is_help=True)
+app = typer.Typer(name="data", help="List, inspect and download data sets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A data set, as --dataset takes it.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="A data set, as for --dataset.", show_default=False)]
 Fetched = Annotated[
-    str, typer.Argument(help="mnist, fashionmnist, cifar10, cifar100 or domainnet.", show_default=False)
+    str, typer.Argument(help="A data set; fedaf data list shows which can be fetched.", show_default=False)
 ]
 DataDir = Annotated[Path, typer.Option(help="Folder that holds the data sets.")]
 Sheet = Annotated[
@@ -26,19 +26,19 @@ Sheet = Annotated[
 ]
 ImageSize = Annotated[
     int | None,
-    typer.Option(min=1, max=4096, help="Side image files are resized to. (default: 64, or their own if small)"),
+    typer.Option(
+        min=1, max=4096, help="Side to which image files are resized. (default: 64, or their size if smaller)"
+    ),
 ]
 MaxUnreadable = Annotated[float, typer.Option(min=0, max=1, help="Share of image files that may be unreadable.")]
-Mirror = Annotated[
-    str | None, typer.Option(help="Take all files, by their names, from below this address; same checksums.")
-]
+Mirror = Annotated[str | None, typer.Option(help="Download the files from this URL instead; checksums stay the same.")]
 
 _DATA_DIR = Path("data")
 
 
 @app.command("list")
 def list_(data_dir: DataDir = _DATA_DIR) -> None:
-    """List the data sets, and where they are or how to get them."""
+    """List the data sets, and where each is or how to get it."""
     from rich.box import SIMPLE
     from rich.markup import escape
     from rich.table import Table
@@ -62,7 +62,7 @@ def inspect(
     max_unreadable: MaxUnreadable = 0.01,
     out: Sheet = None,
 ) -> None:
-    """Show what is in a data set: counts, colours, and some images of each class as a contact sheet."""
+    """Show class counts and channel statistics, and draw some images of each class as a contact sheet."""
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
     from fedaf.reporting import figures, tables
@@ -70,7 +70,10 @@ def inspect(
 
     sheet = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', Path(name).stem)}-contact-sheet.png")
     if sheet.suffix.lower() != ".png":
-        raise UserError(f"--out is {sheet}, but the contact sheet is a PNG picture; give a name that ends in .png.")
+        raise UserError(
+            f"--out is {sheet}, but the contact sheet is a PNG image; use a name that ends in .png.",
+            code="FEDAF-CLI-SHEET",
+        )
     console = Console(emoji=False)
     with reading(console) as watch:
         data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, progress=watch)
@@ -86,9 +89,10 @@ def inspect(
 
 @app.command()
 def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -> None:
-    """Download the official files of a data set, check them, and unpack them.
+    """Download the official files of a data set, check and unpack them.
 
-    A download that was cut short goes on where it stopped; what is there and right is left as it is.
+    An interrupted download continues where it stopped.
+    Files that are already complete are kept.
     """
     from fedaf.data.fetch.fetch import fetch
     from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
@@ -98,7 +102,7 @@ def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -
 
 
 def _where(name: str, data_dir: Path) -> str:
-    """Where a data set is, or the command that gets it. Nothing is read."""
+    """Return where a data set is, or the command that downloads it. No data are read."""
     from fedaf.data import catalog
     from fedaf.data.registry import DATASETS
     from fedaf.reporting.tables import size
@@ -110,7 +114,7 @@ def _where(name: str, data_dir: Path) -> str:
         return str(found)
     command = f"fedaf data fetch {name}" + (f" --data-dir {quote(str(data_dir))}" if data_dir != _DATA_DIR else "")
     if not spec.files:
-        return f"{command} says how"
+        return f"{command} explains how"
     return f"{command} ({size(sum(file.size for file in spec.files))})"
 
 
@@ -121,7 +125,7 @@ def _colours(data: "DataSet") -> list[str]:
     channels, height, width = data.train.images.shape[1:]
     return [
         f"Images: {channels} x {height} x {width} (channels, height, width).",
-        f"Mean by channel over {images} training images: {_figures(mean)}; normalised with {_figures(data.mean)}.",
+        f"Mean per channel over {images} training images: {_figures(mean)}; normalised with {_figures(data.mean)}.",
         f"Standard deviation: {_figures(std)}; normalised with {_figures(data.std)}.",
     ]
 
@@ -130,7 +134,7 @@ def _unreadable(data: "DataSet") -> list[str]:
     if not data.unreadable:
         return []
     more = f" and {len(data.unreadable) - 10} more" if len(data.unreadable) > 10 else ""
-    return [f"Left out as unreadable, {len(data.unreadable)} files: {', '.join(data.unreadable[:10])}{more}."]
+    return [f"Skipped {len(data.unreadable)} unreadable files: {', '.join(data.unreadable[:10])}{more}."]
 
 
 def _figures(values: "list[float] | tuple[float, ...]") -> str:

@@ -85,7 +85,7 @@ def demo(
     Creates certificates and keys for it. Stops everything it started when it ends, also on Ctrl-C.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
     from fedaf.deploy import follow
     from fedaf.deploy.init import refuse_used, trial_config
     from fedaf.deploy.processes import free_ports, refuse_taken
@@ -137,7 +137,7 @@ def init(
     Every folder has the settings, keys and certificates of its machine; that of a site also has a policy.
     Example: [bold]fedaf deploy init hospitals --server fl.example.org --sites hospital-a,hospital-b,hospital-c[/].
     """
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
     from fedaf.deploy import init as deploy_init
 
     names = [name.strip() for name in sites.split(",") if name.strip()]
@@ -196,7 +196,7 @@ def run(
     Ctrl-C stops the run; the same command resumes it after the last complete round.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
     from fedaf.deploy import follow
     from fedaf.deploy.machines import Link
     from fedaf.federation.run_directory import CONFIG

@@ -1,4 +1,4 @@
-"""``fedaf policy``: what a client lets a server ask of it."""
+"""``fedaf policy``: show a client's policy, and check a run against it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,46 +6,53 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-app = typer.Typer(name="policy", help="A client's own policy: what a server may ask of it.", no_args_is_help=True)
+app = typer.Typer(
+    name="policy", help="Show and check a client's policy: what a server may ask of it.", no_args_is_help=True
+)
 
 _REFUSED = 1
 
 
 @app.command()
 def show(
-    file: Annotated[Path | None, typer.Argument(help="A policy to check and show. (default: the default one)")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A policy file to check and show. (default: the default policy)")
+    ] = None,
 ) -> None:
-    """Print a policy as TOML with the meaning of each bound; without FILE the default, to start one's own from.
+    """Print a policy as TOML, with a comment for each bound.
 
+    Without FILE, print the default policy, as a starting point for your own.
     Try [bold]fedaf policy show > policy.toml[/].
     """
-    from fedaf.config import settings as configuration
+    from fedaf.config.policies import DEFAULT_POLICY, policy_toml, read_policy
 
-    policy = configuration.read_policy(str(file) if file is not None else configuration.DEFAULT_POLICY)
-    print(configuration.policy_toml(policy), end="")
+    print(policy_toml(read_policy(DEFAULT_POLICY if file is None else str(file))), end="")
 
 
 @app.command()
 def check(
-    config: Annotated[Path, typer.Argument(help="The configuration a server wants to run, such as a config.toml.")],
+    config: Annotated[Path, typer.Argument(help="The configuration that a server wants to run: a TOML file.")],
     policy: Annotated[str, typer.Option(help="The client's policy: a TOML file, or default.")] = "default",
     dataset: Annotated[
         str | None,
-        typer.Option(help="The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the split)"),
+        typer.Option(
+            help="The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the partition)"
+        ),
     ] = None,
 ) -> None:
-    """Say which clients would take part in a run, and why the others would refuse. Nothing is computed or sent.
+    """Show which clients would take part in a run, and why others would refuse.
 
-    Exits with 1 if any client would refuse.
+    Nothing is computed or sent. The exit status is 1 if any client would refuse.
     """
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from fedaf.config import settings as configuration
+    from fedaf import config as configuration
+    from fedaf.config.policies import read_policy
     from fedaf.protocol import Refused
     from fedaf.runs.experiment import disclosure, own_counts, prepare
 
-    bounds = configuration.read_policy(policy)
+    bounds = read_policy(policy)
     asked = configuration.build(configuration.read_toml(config))
     clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
     table, refusals = Table("client", "samples", "", box=SIMPLE), 0

@@ -1,4 +1,4 @@
-"""What the commands show: before a run, while it goes on, and what came of it."""
+"""Output of the commands: before, during and after a run."""
 
 import logging
 import sys
@@ -11,31 +11,32 @@ from rich.console import Console
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
-    from fedaf.config.settings import Config
+    from fedaf.config import Config
     from fedaf.federation.observer import Observer
     from fedaf.runs.experiment import Experiment, RunResult
 
-_LONG_RUN = 30  # seconds from which on a run is announced with an estimate
-_MOST_CLIENTS = 50  # whose data are shown
+_LONG_RUN = 30  # seconds; the estimate of a longer run is printed
+_MOST_CLIENTS = 50  # a larger partition is not printed
 
 
 def print_line(console: Console, text: str) -> None:
-    """One line as it is, however long."""
+    """Print one line without markup or wrapping."""
     console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Terminal:
-    """A console that says more, or nothing but results."""
+    """The console of one command, with its verbosity."""
 
     def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
         if verbose and quiet:
-            raise UserError("-v and -q contradict each other; give one.")
+            raise UserError("-v and -q exclude each other; use one of them.", code="FEDAF-CLI-VERBOSITY")
         level = logging.DEBUG if verbose else logging.ERROR if quiet else logging.WARNING
         logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
         logging.getLogger("fedaf").setLevel(level)
         self.console, self._verbose, self._quiet = Console(emoji=False), verbose, quiet
 
     def observer(self) -> "Observer":
+        """Return an observer that shows the progress of one run."""
         from fedaf.federation.observer import Observer
         from fedaf.reporting.progress import LiveProgress, PlainProgress
 
@@ -44,7 +45,7 @@ class Terminal:
         return (LiveProgress if self.console.is_terminal else PlainProgress)(self.console, verbose=self._verbose)
 
     def prepare(self, config: "Config") -> "Experiment":
-        """Open the data and check everything, with a bar where many images must be read."""
+        """Load the data and check the configuration, with a progress bar if many images must be read."""
         from fedaf.reporting.progress import reading
         from fedaf.runs.experiment import prepare
 
@@ -52,12 +53,12 @@ class Terminal:
             return prepare(config, watch=watch)
 
     def say_where(self, folder: Path) -> None:
-        """Before the run: the directory that --resume takes if it is stopped."""
+        """Print the directory of the run, which --resume needs if the run stops."""
         if not self._quiet:
-            print_line(self.console, f"Everything goes to {folder}.")
+            print_line(self.console, f"Writing to {folder}.")
 
     def announce(self, experiment: "Experiment", *, with_split: bool = True) -> None:
-        """Before the run: who holds what, and how long it will take if that is long."""
+        """Print the partition, and the estimated time of a long run."""
         from fedaf.reporting import tables
         from fedaf.runs import estimate
 
@@ -68,17 +69,17 @@ class Terminal:
         seconds = estimate.seconds(experiment)
         if seconds is not None and seconds >= _LONG_RUN:
             name, device = experiment.config.method_name, experiment.engine.device
-            print_line(self.console, f"{name} will take roughly {tables.duration(seconds)} on {device}.")
+            print_line(self.console, f"{name} will take about {tables.duration(seconds)} on {device}.")
             if seconds > 3600 and experiment.config.preset != "quick":
                 print_line(self.console, "For a first look, --preset quick is much shorter.")
 
     def report(self, result: "RunResult") -> None:
-        """The table of one run, and its pictures."""
+        """Print the results table of a run and draw its figures."""
         assert result.directory is not None
         self.report_directory(result.directory)
 
     def report_directory(self, run: Path, *, kept: bool = True) -> None:
-        """The table of the run in a directory; where that is kept, its pictures too."""
+        """Print the results table of the run in a directory; if the directory is kept, draw figures too."""
         from fedaf.federation.run_directory import PARTITION
         from fedaf.reporting import figures
 
@@ -87,15 +88,15 @@ class Terminal:
             self._results([result])
             return
         pictures = [figures.curves([result], run / "curves.png")]
-        if (run / PARTITION).is_file():  # over a network, nobody knows who holds what
+        if (run / PARTITION).is_file():  # unknown over a network
             pictures.append(figures.bubbles(run, run / "partition.png"))
         gallery = figures.gallery(run, run / "condensed.png")
         self._results([result])
         names = [picture.name for picture in (*pictures, *([gallery] if gallery else []))]
-        print_line(self.console, f"Everything is in {run}: result.json, {', '.join(names)}.")
+        print_line(self.console, f"Results are in {run}: result.json, {', '.join(names)}.")
 
     def report_comparison(self, folder: Path, names: Sequence[str], *, target: float | None = None) -> None:
-        """The table of several runs under one directory, with rounds to a target accuracy, and their pictures."""
+        """Print the results table of several runs, with the rounds to a target accuracy, and draw their figures."""
         from fedaf.reporting import figures
 
         results = [figures.read_result(folder / name) for name in names]
@@ -104,7 +105,7 @@ class Terminal:
         galleries = [figures.gallery(folder / name, folder / f"condensed-{name}.png") for name in names]
         self._results(results, target)
         pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
-        print_line(self.console, f"Everything is in {folder}: {', '.join(pictures)}, and a directory for each run.")
+        print_line(self.console, f"Results are in {folder}: {', '.join(pictures)}, and a directory per run.")
 
     def _results(self, results: Sequence[Mapping[str, Any]], target: float | None = None) -> None:
         from fedaf.reporting import tables

@@ -1,1 +1,1 @@
-"""What every room needs: names, loading, files."""
+"""Shared by all rooms: the registry, tables of options, names and files."""

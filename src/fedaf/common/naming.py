@@ -1,15 +1,15 @@
-"""Names: suggestions for mistyped ones, and strange ones made fit to print."""
+"""Names: suggestions for mistyped names, and names that are safe to print."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause such as ``(did you mean 'fedaf'?)``, or nothing where no known name is close."""
+    """Return a clause such as `` (did you mean 'fedaf'?)``, or an empty string if no known name is close."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def printable(name: str) -> str:
-    """A name from elsewhere, such as a file's, in one line that any terminal and file can take."""
+    """Return a name on one line, with unprintable characters replaced by ``?``."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -56,8 +56,9 @@ class Registry(Generic[T]):
 
     @property
     def choices(self) -> str:
-        """Every name that ``find`` takes, for help texts and errors."""
-        return f"{', '.join([*self.names, *self.plugins])} or {self.form}"
+        """Every name that ``find`` accepts, for help texts and errors."""
+        last = ", " if " or " in self.form else " or "
+        return ", ".join([*self.names, *self.plugins]) + last + self.form
 
     def canonical(self, name: str) -> str:
         """The current name for an old one."""
@@ -71,19 +72,32 @@ class Registry(Generic[T]):
         """Whether ``name`` is built in, installed by a package, or has the form of a custom entry."""
         return name in self.builtin or name in (self.aliases or {}) or ":" in name or name in self.plugins
 
+    def resolve(self, name: str, others: tuple[str, ...] = ()) -> str:
+        """Return the current name for ``name`` without loading anything.
+
+        Args:
+            name: A name, which may be an alias.
+            others: Names that are valid besides, such as ``auto``.
+
+        Raises:
+            UserError: If the name is unknown.
+        """
+        name = self.canonical(name)
+        if name not in others and not self.knows(name):
+            raise UserError(
+                f"unknown {self.kind} {name!r}{nearest(name, [*others, *self.names, *self.plugins])}; "
+                f"expected one of {', '.join([*others, self.choices])}.",
+                code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN",
+            )
+        return name
+
     def find(self, name: str) -> T:
         """Load the entry called ``name``.
 
         Raises:
             UserError: If the name is unknown, cannot be loaded, or is not of this kind.
         """
-        name = self.canonical(name)
-        if not self.knows(name):
-            raise UserError(
-                f"unknown {self.kind} {name!r}{nearest(name, [*self.names, *self.plugins])}; "
-                f"expected one of {self.choices}.",
-                code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN",
-            )
+        name = self.resolve(name)
         path = self.plugins[name].value if name in self.plugins else self.builtin.get(name, name)
         return self.check(name, load_custom(self.kind, path, self.form))
 

@@ -1,1 +1,27 @@
-"""The configuration of a run."""
+"""The configuration of a run: tables of settings, presets, TOML files and flags.
+
+Policy files are in ``fedaf.config.policies``, which imports PyTorch; nothing here does.
+"""
+
+from fedaf.config.configuration import Config, Settings, build, custom_names, describe, merge, split_kind
+from fedaf.config.flags import FLAGS, accepts_flags, from_flags, parse_setting, refuse_unused, setting
+from fedaf.config.toml import read_toml
+from fedaf.config.validation import read_file
+
+__all__ = [
+    "FLAGS",
+    "Config",
+    "Settings",
+    "accepts_flags",
+    "build",
+    "custom_names",
+    "describe",
+    "from_flags",
+    "merge",
+    "parse_setting",
+    "read_file",
+    "read_toml",
+    "refuse_unused",
+    "setting",
+    "split_kind",
+]

@@ -1,11 +1,13 @@
 """Presets: named sets of values for a data set and a method. ``paper`` is the default."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedaf.common.naming import nearest
-from fedaf.data.catalog import find_spec
-from fedaf.protocol import Method, UserError
+from fedaf.errors import UserError
+
+if TYPE_CHECKING:
+    from fedaf.protocol import Method
 
 PRESETS = {
     "paper": "the paper's values for the data set, or our own choice for data that the paper does not use",
@@ -26,7 +28,7 @@ _QUICK: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def preset_values(preset: str, dataset: str, method: type[Method]) -> Mapping[str, Mapping[str, Any]]:
+def preset_values(preset: str, dataset: str, method: "type[Method]") -> Mapping[str, Mapping[str, Any]]:
     """Return the tables ``run``, ``training`` and ``method`` that a preset sets.
 
     The values for a data set are in its specification. A method gets the values of its families: every class that it
@@ -45,6 +47,8 @@ def preset_values(preset: str, dataset: str, method: type[Method]) -> Mapping[st
             f"unknown preset {preset!r}{nearest(preset, PRESETS)}; expected {' or '.join(PRESETS)}.",
             code="FEDAF-PRESET-UNKNOWN",
         )
+    from fedaf.data.catalog import find_spec  # imports PyTorch, which --help does without
+
     spec = find_spec(dataset)
     layers = [spec.paper if spec else {}, _QUICK if preset == "quick" else {}]
     families = [base.__dict__["family"] for base in reversed(method.__mro__) if "family" in base.__dict__]

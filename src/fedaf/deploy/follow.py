@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import tomli_w
 
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.data.spec import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
 from fedaf.deploy.machines import CONNECTION, Link, Site

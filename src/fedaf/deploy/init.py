@@ -12,8 +12,9 @@ import jinja2
 import tomli_w
 
 from fedaf import __version__
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf import config as configuration
+from fedaf.config import Config
+from fedaf.config.policies import policy_toml
 from fedaf.data.spec import NO_DATA
 from fedaf.deploy.credentials import (
     CA_CERTIFICATE,
@@ -206,5 +207,5 @@ def _write_site(folder: Path, name: str, superlink: str, config: Config, data: s
     node = {"client-id": name, "data": data, "policy": POLICY, "state-dir": "state"}
     settings = tomli_w.dumps({"superlink": superlink, "node": node})
     (folder / NODE_FILE).write_text(f'{settings}# threads = 4\n# device = "cuda"\n')
-    (folder / POLICY).write_text(configuration.policy_toml(Policy(methods=[config.method_name])))
+    (folder / POLICY).write_text(policy_toml(Policy(methods=[config.method_name])))
     (folder / CONFIG).write_text(config.to_toml())

@@ -12,7 +12,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedaf import __version__
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
+from fedaf.config.policies import read_policy
 from fedaf.deploy.credentials import CA_CERTIFICATE, NODE_KEY, SERVER_CERTIFICATE, SERVER_KEY
 from fedaf.deploy.processes import environment, free_ports, refuse_taken
 from fedaf.errors import UserError
@@ -140,7 +141,7 @@ class Site:
         table = self._node_config()
         node = Node.read(table)
         if node.policy is not None:
-            configuration.read_policy(node.policy)
+            read_policy(node.policy)
         file = node.folder / "node-config.toml"
         file.write_text(tomli_w.dumps(table))
         (port,) = free_ports(1)  # only programs on this machine connect to it

@@ -1,5 +1,6 @@
 """The vocabulary of fedaf: methods, clients, the messages between them, and random keys."""
 
+from fedaf.common.options import Options
 from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
 from fedaf.protocol.contract import (
     Architecture,
@@ -8,7 +9,6 @@ from fedaf.protocol.contract import (
     Engine,
     Exhibit,
     Method,
-    Options,
     Outcome,
     Phase,
     ServerState,

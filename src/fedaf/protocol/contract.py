@@ -65,9 +65,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from fedaf.common.options import Options
 from fedaf.errors import Refused
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
@@ -271,16 +271,6 @@ class Phase(ABC):
     @abstractmethod
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Return the server's state after the accepted replies, by client."""
-
-
-#: How every table of settings is read: no unknown keys, no infinities, true is not 1.
-OPTIONS = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Options(BaseModel):
-    """A method's validated options: the ``[method]`` table of a configuration."""
-
-    model_config = OPTIONS
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from fedaf.common.options import Options
 from fedaf.errors import Refused
-from fedaf.protocol.contract import Disclosure, Options
+from fedaf.protocol.contract import Disclosure
 from fedaf.protocol.payload import Payload
 
 #: The scalar of a reply with the highest PSNR of its images to private images.
@@ -20,10 +21,7 @@ LIKENESS = "audit_psnr_max"
 class Policy(Options):
     """The limits that a data owner sets, with careful defaults."""
 
-    methods: list[str] = Field(
-        ["fedaf", "feddm", "fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"],
-        description="methods this client takes part in, others are refused",
-    )
+    methods: list[str] = Field(description="methods this client takes part in; others are refused")
     min_samples: int = Field(
         10,
         ge=1,

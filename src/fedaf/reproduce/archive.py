@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fedaf import config as configuration
 from fedaf.common.files import write_atomically
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.data.registry import PARTITIONS
 from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError

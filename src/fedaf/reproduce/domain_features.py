@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedaf.config import settings as configuration
+from fedaf import config as configuration
 from fedaf.data.pixels import normalise
 from fedaf.data.statistics import spread
 from fedaf.models.backbone import Backbone

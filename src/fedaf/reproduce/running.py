@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from fedaf import config as configuration
 from fedaf.common.files import write_atomically
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.data import catalog
 from fedaf.engine import resolve_device
 from fedaf.errors import FedafError, InUse

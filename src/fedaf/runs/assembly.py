@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf import config as configuration
+from fedaf.config import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, with_validation
 from fedaf.data.partition import Partition

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedaf import __version__
 from fedaf.common.source import source_commit
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.data.dataset import Split
 from fedaf.data.spec import NO_DATA
 from fedaf.engine import EagerEngine

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedaf import config as configuration
 from fedaf.client.serving import Admission
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf.config import FLAGS, Config
+from fedaf.config.policies import read_policy
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
@@ -65,21 +66,11 @@ class Experiment:
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
 
 
+@configuration.accepts_flags
 def run(
     *,
-    dataset: str = "digits",
-    method: str = "fedaf",
     preset: str = "paper",
-    alpha: float | None = None,
-    clients: int | None = None,
-    rounds: int | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    engine: str | None = None,
-    precision: str | None = None,
     model: str | nn.Module | Factory | None = None,
-    participation: float | None = None,
-    data_dir: str | Path | None = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -87,30 +78,36 @@ def run(
 ) -> RunResult:
     """Run one federation and return its result.
 
-    Keyword arguments beyond these are options of the method (``ipc=10``, ``gamma=0.8``); ``settings`` reaches any
-    key of a configuration file (``{"partition.kind": "iid"}``). ``model`` is a name, a network (a copy is trained), or
-    a function that makes one from ``(in_channels, image_size, num_classes)``. With ``out`` the run directory is kept,
-    and the run can be resumed; without, nothing stays on disk.
+    Every flag of ``fedaf run`` is a keyword argument.
+
+    Args:
+        preset: Named values for the data set and the method: ``paper`` or ``quick``.
+        model: Name of a model, a network (a copy is trained), or a function of ``(in_channels, image_size,
+            num_classes)`` that returns one.
+        out: New directory to keep the run in, from which it can be resumed. Unset: nothing stays on disk.
+        observer: Receives the events of the run, for example to show progress.
+        settings: Any other settings by path: ``{"partition.kind": "iid"}``.
+        {flags}
+        **options: Options of the method: ``gamma=0.8``.
+
+    Returns:
+        The figures of ``result.json``, the trained global model, and the directory of the run.
+
+    Raises:
+        UserError: If a setting is unknown or has a wrong value, or the data are missing.
+
+    Example:
+        >>> result = fedaf.run(dataset="digits", method="fedaf", alpha=0.1, rounds=3)
+        >>> result.best_accuracy
     """
-    given = None if model is None or isinstance(model, str) else model
+    network = None if model is None or isinstance(model, str) else model
+    flags = {name: options.pop(name) for name in FLAGS if name in options}
+    flags["model"] = model if network is None else custom.name_of(network)
     layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
-    named = configuration.from_flags(
-        dataset=dataset,
-        method=method,
-        alpha=alpha,
-        clients=clients,
-        rounds=rounds,
-        seed=seed,
-        device=device,
-        engine=engine,
-        precision=precision,
-        model=model if given is None else custom.name_of(given),
-        participation=participation,
-        data_dir=str(data_dir) if data_dir is not None else None,
-    )
+    named = configuration.from_flags(**flags)
     config = configuration.build(configuration.merge(named, {"method": options}, *layers), preset=preset)
-    configuration.refuse_idle({"alpha": alpha, "clients": clients}, config)
-    experiment = prepare(config, model=given)
+    configuration.refuse_unused(flags, config)
+    experiment = prepare(config, model=network)
     if out is not None:
         return execute(experiment, Path(out), observer or Observer())
     with tempfile.TemporaryDirectory(prefix="fedaf-") as scratch:
@@ -163,7 +160,7 @@ def prepare(
     factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
     engine = assembly.engine_for(config)
     method_class = METHODS.find(config.method_name)
-    policy = configuration.read_policy(config.federation.policy) if config.federation.policy else None
+    policy = read_policy(config.federation.policy) if config.federation.policy else None
     data = assembly.data_for(config, Path(config.data.dir), watch=watch)
     config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data.num_classes, data.mean, data.std)

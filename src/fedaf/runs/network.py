@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedaf.config.settings import Config
+from fedaf.config import Config
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import CONFIG, RunDirectory
 from fedaf.protocol import Transport, UserError

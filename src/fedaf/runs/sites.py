@@ -10,17 +10,16 @@ from typing import Any
 
 import torch
 
+from fedaf import config as configuration
 from fedaf.client.serving import Admission, ClientSite
-from fedaf.config import settings as configuration
-from fedaf.config.settings import Config
+from fedaf.config import Config
+from fedaf.config.policies import DEFAULT_POLICY, read_policy
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.spec import NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
-from fedaf.engine.registry import ENGINES
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
-from fedaf.models.registry import MODELS
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, UserError
 from fedaf.runs import assembly
@@ -62,10 +61,10 @@ def client_site(node: Node, text: str) -> ClientSite:
         text: The server's configuration as TOML.
 
     Raises:
-        Refused: The policy or the node's config does not allow the method or the model.
+        Refused: The policy or the node's config does not allow the method or other code that the server names.
         UserError: The configuration or the node's data are wrong.
     """
-    policy = configuration.read_policy(node.policy) if node.policy else Policy()
+    policy = read_policy(node.policy or DEFAULT_POLICY)
     tables = _tables(text)
     _check_allowed(node, policy, tables)
     config = configuration.build(tables)
@@ -94,21 +93,21 @@ def _tables(text: str) -> dict[str, Any]:
 
 
 def _check_allowed(node: Node, policy: Policy, tables: dict[str, Any]) -> None:
-    """Refuse names such as ``module:Class``, which are code to load, unless the node's owner allows them."""
-    method, model = (_name(tables, table) for table in ("method", "model"))
+    """Refuse names of code that does not ship with fedaf, unless the node's owner allows them."""
+    method = _name(tables, "method")
     if method is not None and method not in policy.methods:
         raise policy.refused_method(method)
-    if model is not None and model not in MODELS and model != node.model:
-        raise Refused(
-            f"the run trains the model {model[:80]}, which this node's config does not name as its 'model'",
-            code="FEDAF-POLICY-MODEL",
-        )
-    engine = _name(tables, "run", "engine")
-    if engine is not None and engine not in ("auto", *ENGINES, *(ENGINES.aliases or {})):
-        raise Refused(
-            f"the run names the engine {engine[:80]}, but clients on a network load built-in engines only",
-            code="FEDAF-POLICY-ENGINE",
-        )
+    for path, name in configuration.custom_names(tables):
+        if path == "model.name" and name != node.model:
+            raise Refused(
+                f"the run trains the model {name[:80]}, which this node's config does not name as its 'model'",
+                code="FEDAF-POLICY-MODEL",
+            )
+        if path not in ("method.name", "model.name"):
+            raise Refused(
+                f"the run sets {path} to {name[:80]}, which is not part of fedaf; clients load no such code",
+                code="FEDAF-POLICY-CODE",
+            )
 
 
 def _name(tables: dict[str, Any], table: str, key: str = "name") -> str | None:

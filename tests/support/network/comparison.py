@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from fedaf import config as configuration
 from fedaf.client.state import ClientState
 from fedaf.client.state_folder import StateFolder
-from fedaf.config import settings as configuration
 from fedaf.federation import checkpoint
 from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import Delivery, Request, Silent, Tensors

@@ -1,0 +1,89 @@
+"""Tables of options: how they are validated, and how an option is declared.
+
+An option is one field of one table. The field says everything: type, default, bounds, description, and with
+``Flag`` that it is also a flag of the command line and a keyword argument of ``fedaf.run``. This module does not import
+PyTorch, so ``--help`` is fast.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
+
+from fedaf.common.registry import Registry
+from fedaf.errors import UserError
+
+
+class Options(BaseModel):
+    """A validated table of options.
+
+    Unknown keys, infinities and values of another type (``true`` for 1) are refused. A method's options are the
+    ``[method]`` table of a configuration.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Mark a field as a flag: ``seed: Annotated[int, Flag("Run")] = Field(0, description="random seed")``.
+
+    Args:
+        group: The heading of the flag in ``--help``.
+        name: The keyword argument; the flag is ``--`` and the same name with dashes. Unset: the key of the field.
+        default: What ``--help`` shows as the default. Unset: the default of the field.
+    """
+
+    group: str
+    name: str | None = None
+    default: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """Restrict a string to the names of a registry; an alias is replaced by the name it stands for.
+
+    Args:
+        registry: The registry that knows the names.
+        others: Names that are valid besides, such as ``auto``.
+    """
+
+    registry: Registry[Any]
+    others: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> str:
+        return ", ".join([*self.others, self.registry.choices])
+
+    def check(self, name: str) -> str:
+        """Return the current name for ``name``; raise ``ValueError`` if it is unknown."""
+        try:
+            return self.registry.resolve(name, self.others)
+        except UserError as error:
+            raise ValueError(error) from error  # pydantic adds the path of the setting
+
+    def is_custom(self, name: str) -> bool:
+        """Whether ``name`` stands for code that does not ship with fedaf."""
+        return name not in (*self.others, *self.registry.names, *(self.registry.aliases or {}))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
+def one_of(field: FieldInfo) -> OneOf | None:
+    """The registry that the value of a field, or each item of a list, is named by."""
+    item = get_args(field.annotation) if get_origin(field.annotation) is list else ()
+    metadata = [*field.metadata, *(getattr(item[0], "__metadata__", ()) if item else ())]
+    return next((mark for mark in metadata if isinstance(mark, OneOf)), None)
+
+
+def meaning(field: FieldInfo) -> str:
+    """The description of a field, with the values it accepts if they are a fixed list."""
+    description = field.description or ""
+    if (names := one_of(field)) is not None:
+        return f"{description}; one of {names.choices}"
+    if get_origin(field.annotation) is Literal:
+        return f"{description}; one of {', '.join(map(str, get_args(field.annotation)))}"
+    return description

@@ -1,0 +1,159 @@
+"""A complete configuration: built from layers of settings, written as TOML."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedaf.common.naming import nearest
+from fedaf.common.options import Options, meaning, one_of
+from fedaf.config.presets import preset_values
+from fedaf.config.tables import (
+    TABLES,
+    DataTable,
+    FederationTable,
+    MethodTable,
+    ModelTable,
+    PartitionTable,
+    RunTable,
+    Tables,
+    TrainingTable,
+)
+from fedaf.config.toml import toml_value, write_toml
+from fedaf.config.validation import validate
+from fedaf.errors import UserError
+from fedaf.methods.registry import METHODS
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A complete, validated configuration; ``method`` holds the options of the method called ``method_name``."""
+
+    preset: str
+    run: RunTable
+    data: DataTable
+    partition: PartitionTable
+    model: ModelTable
+    federation: FederationTable
+    training: TrainingTable
+    method_name: str
+    method: Options
+
+    def to_toml(self) -> str:
+        """Return the configuration as TOML from which ``build`` makes the same one."""
+        tables = {name: getattr(self, name).model_dump(mode="json") for name in TABLES}
+        tables["method"] = {"name": self.method_name, **tables["method"]}
+        return write_toml({"preset": self.preset, **tables})
+
+
+def build(given: Settings, *, preset: str | None = None) -> Config:
+    """Build a configuration: the given settings, over the values of the preset, over the defaults.
+
+    Args:
+        given: Settings by table, as a TOML file has them.
+        preset: Name of the preset; it wins over the one in ``given``.
+
+    Raises:
+        UserError: If a setting is unknown or has a wrong value.
+    """
+    tables = merge(given)
+    in_file = tables.pop("preset", None)
+    chosen = validate(Tables, {"preset": preset or in_file} if preset or in_file else {}).preset
+    dataset = validate(DataTable, _name_in(tables, "data"), table="data").name
+    method_name = validate(MethodTable, _name_in(tables, "method"), table="method").name
+    method = METHODS.find(method_name)
+    merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method), tables)}
+    options = {key: value for key, value in merged.pop("method", {}).items() if key != "name"}
+    validated = validate(Tables, merged)
+    config = Config(
+        **{name: getattr(validated, name) for name in Tables.model_fields},
+        method_name=method_name,
+        method=validate(method.Options, options, table="method", owner=f"method {method_name}"),
+    )
+    _check_toml(config)
+    return config
+
+
+def _name_in(tables: Settings, table: str) -> Settings:
+    """The key ``name`` of a table, if it is given."""
+    return {key: value for key, value in tables.get(table, {}).items() if key == "name"}
+
+
+def merge(*layers: Settings) -> dict[str, Any]:
+    """Merge layers of settings key by key; later layers win.
+
+    A layer that names another method drops the method options of the layers before it.
+    """
+    result: dict[str, Any] = {}
+    tables = ", ".join(TABLES)
+    for layer in layers:
+        for name, value in layer.items():
+            if name == "preset":
+                result[name] = value
+            elif not isinstance(value, Mapping):
+                raise UserError(f"{name!r} is not in a table; the tables are {tables}.", code="FEDAF-CONFIG-NO-TABLE")
+            elif name not in TABLES:
+                raise UserError(
+                    f"unknown table {name!r}{nearest(name, TABLES)}; expected one of {tables}.",
+                    code="FEDAF-CONFIG-TABLE",
+                )
+            else:
+                before = result.get(name, {})
+                other_method = name == "method" and value.get("name") not in (None, before.get("name"))
+                result[name] = {**value} if other_method and "name" in before else {**before, **value}
+    return result
+
+
+def describe(config: Config) -> list[tuple[str, str, str]]:
+    """Return the path of every setting, its value in ``config`` as TOML (empty if unset), and its meaning."""
+    return [
+        (f"{table}.{key}", "" if (value := getattr(values, key)) is None else toml_value(value), meaning(field))
+        for table, values in ((name, getattr(config, name)) for name in TABLES)
+        for key, field in type(values).model_fields.items()
+    ]
+
+
+def custom_names(given: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of every setting that names code outside fedaf: a plugin or ``module:Name``.
+
+    ``npz:FILE`` and ``folder:DIR`` are data, not code. Nothing is loaded or validated.
+    """
+    fields = [(table, key, one_of(f)) for table, model in TABLES.items() for key, f in model.model_fields.items()]
+    for table, key, known in fields:
+        values = given.get(table)
+        value = values.get(key) if isinstance(values, Mapping) else None
+        for name in value if isinstance(value, list) else [value]:
+            if known is None or not isinstance(name, str) or not known.is_custom(name):
+                continue
+            if table != "data" or not name.startswith(("npz:", "folder:")):
+                yield f"{table}.{key}", name
+
+
+def split_kind(config: Config, *, has_domains: bool) -> str:
+    """Return the kind of partition; ``auto`` means one client per domain, unless alpha or clients is set."""
+    table = config.partition
+    if table.kind != "auto":
+        return table.kind
+    return "domain" if has_domains and not table.model_fields_set & {"alpha", "clients"} else "dirichlet"
+
+
+def _check_toml(config: Config) -> None:
+    """Refuse options of a custom method that TOML cannot hold, now and not when the run is resumed."""
+    options = type(config.method)
+    try:
+        stored = tomllib.loads(config.to_toml())["method"]
+        stored.pop("name")
+        restored = options.model_validate(stored)
+    except (TypeError, ValidationError):
+        restored = None
+    has_tables = any(isinstance(value, dict) for value in config.method.model_dump(mode="json").values())
+    if restored != config.method or has_tables or "name" in options.model_fields:
+        raise UserError(
+            f"the options of method {config.method_name} cannot be stored as TOML; use plain types (numbers, strings, "
+            "booleans, lists of them), and no option called 'name'.",
+            code="FEDAF-CONFIG-OPTIONS",
+        )

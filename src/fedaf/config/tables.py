@@ -1,0 +1,138 @@
+"""The tables of a configuration. Every setting is declared here, or in the options of its method."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, field_validator
+
+from fedaf.common.options import Flag, OneOf, Options
+from fedaf.data.registry import AUGMENTATIONS, DATASETS, PARTITIONS
+from fedaf.engine.registry import ENGINES
+from fedaf.methods.registry import METHODS
+from fedaf.models.registry import MODELS
+
+
+class RunTable(Options):
+    """The ``[run]`` table: seed, length and hardware."""
+
+    seed: Annotated[int, Flag("Run")] = Field(0, ge=0, lt=2**62, description="random seed")
+    rounds: Annotated[int, Flag("Run", default="by preset")] = Field(20, ge=1, description="communication rounds")
+    device: Annotated[str, Flag("Run")] = Field("auto", description="device: auto, cpu, cuda, cuda:N or mps")
+    engine: Annotated[str, Flag("Run"), OneOf(ENGINES, ("auto",))] = Field(
+        "auto", description="how a phase computes; cuda-graphs is fastest and needs CUDA, eager is plain PyTorch"
+    )
+    precision: Annotated[Literal["auto", "fp32", "tf32", "bf16"], Flag("Run")] = Field(
+        "auto", description="precision of networks; auto is bf16 with CUDA graphs, else tf32 on CUDA and fp32 elsewhere"
+    )
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; unset: PyTorch's default")
+    memory_budget_mib: Annotated[int | None, Flag("Run", "memory_budget", "by device")] = Field(
+        None, ge=1, description="memory bound of one step, in MiB; unset: by device"
+    )
+    keep_checkpoints: int = Field(2, ge=0, description="number of newest checkpoints to keep; 0 keeps all")
+
+
+class DataTable(Options):
+    """The ``[data]`` table: which data set, where it is and how it is read."""
+
+    name: Annotated[str, Flag("Data", "dataset"), OneOf(DATASETS, ("none",))] = Field(
+        "digits", description="data set (none: a server without data)"
+    )
+    dir: Annotated[str, Flag("Data", "data_dir")] = Field("data", description="folder that holds the data sets")
+    image_size: int | None = Field(
+        None, ge=1, le=4096, description="side to which image files are resized; unset: 64, or their size if smaller"
+    )
+    max_unreadable: float = Field(0.01, ge=0, le=1, description="share of image files that may be unreadable")
+    validation: int | None = Field(
+        None, ge=1, description="hold out N training images as the test set, for tuning; unset: use the test set"
+    )
+    mean: list[float] | None = Field(None, description="normalisation mean per channel; unset: that of the data set")
+    std: list[float] | None = Field(None, description="normalisation std per channel; unset: that of the data set")
+    shape: list[PositiveInt] | None = Field(
+        None,
+        min_length=3,
+        max_length=3,
+        description="over a network: channels, height, width; unset: those of the data set",
+    )
+    classes: list[str] | None = Field(
+        None, min_length=2, description="over a network: class names in order; unset: those of the data set"
+    )
+
+
+class PartitionTable(Options):
+    """The ``[partition]`` table: how training data are split among clients."""
+
+    kind: Annotated[str, OneOf(PARTITIONS, ("auto",))] = Field(
+        "auto", description="how data are split; auto is one client per domain if there are domains, else dirichlet"
+    )
+    clients: Annotated[int, Flag("Data")] = Field(10, ge=1, description="number of clients")
+    alpha: Annotated[float, Flag("Data")] = Field(
+        0.1, gt=0, le=1e6, description="Dirichlet concentration; smaller is more skewed"
+    )
+    min_size: int = Field(10, ge=1, description="minimum number of samples per client (dirichlet)")
+    max_redraws: int = Field(1000, ge=0, description="maximum number of redraws to reach min_size (dirichlet)")
+    shards_per_client: int = Field(2, ge=1, description="label-sorted shards per client (shards)")
+    path: str | None = Field(None, description="partition.json to reuse (file)")
+
+
+class ModelTable(Options):
+    """The ``[model]`` table: the network to train."""
+
+    name: Annotated[str, Flag("Method", "model"), OneOf(MODELS)] = Field("convnet", description="model")
+    depth: int = Field(3, ge=1, le=8, description="blocks of the ConvNet")
+    width: int = Field(128, ge=1, le=8192, description="filters of the ConvNet")
+    norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
+    classifier: str | None = Field(
+        None, min_length=1, description="layer whose input is the features; unset: the last Linear layer"
+    )
+    keep_weights: bool = Field(False, description="start from the weights of a custom model instead of fresh ones")
+
+    @field_validator("classifier", mode="before")
+    @classmethod
+    def _accept_numbers(cls, name: Any) -> Any:
+        """Layers of a Sequential have numbers as names, which TOML and ``--set`` read as integers."""
+        return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+
+
+class FederationTable(Options):
+    """The ``[federation]`` table: who takes part in a round, and for how long."""
+
+    participation: Annotated[float, Flag("Run")] = Field(
+        1.0, gt=0, le=1, description="share of clients asked per round"
+    )
+    quorum: float = Field(0.5, gt=0, le=1, description="share of the asked clients that must reply")
+    deadline: float | None = Field(None, gt=0, description="time limit of a phase in seconds; unset: none")
+    min_clients: int = Field(2, ge=1, description="over a network: clients that must be connected to start a round")
+    wait: float = Field(600.0, ge=0, description="over a network: seconds to wait for these clients")
+    policy: Annotated[str | None, Flag("Run", default="none")] = Field(
+        None, description="policy of every client in this process: a TOML file, or default; unset: none"
+    )
+
+
+class TrainingTable(Options):
+    """The ``[training]`` table: what all methods train with."""
+
+    augment: list[Annotated[str, OneOf(AUGMENTATIONS)]] = Field([], description="augmentations of training images")
+
+
+class MethodTable(Options):
+    """The ``[method]`` table without the options of the method itself."""
+
+    name: Annotated[str, Flag("Method", "method"), OneOf(METHODS)] = Field("fedaf", description="method")
+
+
+class Tables(Options):
+    """All tables but ``[method]``, in the order in which they are written."""
+
+    preset: str = "paper"
+    run: RunTable = RunTable()
+    data: DataTable = DataTable()
+    partition: PartitionTable = PartitionTable()
+    model: ModelTable = ModelTable()
+    federation: FederationTable = FederationTable()
+    training: TrainingTable = TrainingTable()
+
+
+#: Every table by name; ``[method]`` comes last.
+TABLES: dict[str, type[Options]] = {
+    **{name: type(field.default) for name, field in Tables.model_fields.items() if name != "preset"},
+    "method": MethodTable,
+}

@@ -1,0 +1,68 @@
+"""Validation of tables with pydantic, and its errors as one sentence with a code."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fedaf.common.naming import nearest
+from fedaf.config.toml import read_toml
+from fedaf.errors import UserError
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def validate(model: type[T], values: Mapping[str, Any], *, table: str = "", owner: str = "") -> T:
+    """Return ``values`` as a ``model``.
+
+    Args:
+        model: The table.
+        values: Its keys and values.
+        table: The name of the table, which error messages put before a key.
+        owner: What the keys belong to, for error messages: ``"method fedaf"``.
+
+    Raises:
+        UserError: If a key is unknown or missing, or a value is not accepted.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise _user_error(error, model, table, owner) from error
+
+
+def read_file(path: Path, model: type[T], *, what: str) -> T:
+    """Return a TOML file as a ``model``; see ``read_toml`` and ``validate``."""
+    return validate(model, read_toml(path, what=what), owner=f"the {what}")
+
+
+def _user_error(error: ValidationError, model: type[BaseModel], table: str, owner: str) -> UserError:
+    first = error.errors()[0]
+    location = first["loc"]
+    path = ".".join(map(str, [*([table] if table else []), *location]))
+    if first["type"] == "extra_forbidden":
+        keys = _keys(model, location)
+        known = f"the settings of {owner}" if owner else "the settings there"
+        return UserError(
+            f"unknown setting {path!r}{nearest(str(location[-1]), keys)}; {known} are {', '.join(keys)}.",
+            code="FEDAF-CONFIG-KEY",
+        )
+    if first["type"] == "missing":
+        in_owner = f" in {owner}" if owner else ""
+        return UserError(f"{path!r} is missing{in_owner}; add it.", code="FEDAF-CONFIG-MISSING")
+    code = "FEDAF-CONFIG-VALUE"
+    if first["type"] == "value_error":
+        cause = first["ctx"]["error"].args[0]
+        code = cause.code if isinstance(cause, UserError) else code
+        return UserError(f"{path or 'the configuration'}: {str(cause).removesuffix('.')}.", code=code)
+    return UserError(f"{path} is {first['input']!r}, but it {first['msg'].removeprefix('Input ')}.", code=code)
+
+
+def _keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table in which ``location`` lies."""
+    for part in location[:-1]:
+        inner = model.model_fields[str(part)].annotation
+        assert isinstance(inner, type)
+        assert issubclass(inner, BaseModel)
+        model = inner
+    return list(model.model_fields)
