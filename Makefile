@@ -3,18 +3,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: demo test test-network network-methods network-deploy lint clean
+.PHONY: demo test test-all test-network network-methods network-deploy lint clean
 
 demo: $(VENV)/.installed
 	rm -rf runs/demo
 	$(BIN)/fedaf compare --dataset digits --methods fedaf,fedavg --alpha 0.02 --clients 10 --rounds 10 --out runs/demo
 	@echo "Next: . $(BIN)/activate, then fedaf --help"
 
+# Minutes: every formula, contract and error.
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
-# Federations over Flower on loopback: minutes, so apart from the rest, and in two halves at once, as they mostly wait.
+# Everything: also long fuzzing, kill matrices and federations over Flower.
+test-all: lint
+	$(PYTEST) -m 'not network'
+	$(MAKE) test-network
+
+# Federations over Flower on loopback, in two halves at once, since they mostly wait.
 METHODS := $(addprefix tests/network/test_,resume.py same_numbers.py trouble.py)
 
 test-network: $(VENV)/.installed-dev
@@ -31,16 +38,16 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# What is installed is the package as it lies here, so a changed source needs no new installation.
+# An editable installation: a changed source file needs no new installation.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("fedaf needs Python 3.11 or newer, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	@echo "installing fedaf and what it needs into $(VENV)"
+	@echo "installing fedaf and its dependencies into $(VENV)"
 	$(PIP) --editable .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	@echo "installing what the tests need into $(VENV)"
+	@echo "installing test dependencies into $(VENV)"
 	$(PIP) --editable '.[dev,flower]'
 	touch $@
 

@@ -47,12 +47,14 @@ def unknown_code(kind: str) -> str:
 
 
 def used_codes() -> set[str]:
-    written = {
+    texts = [
         node.value
         for tree in TREES.values()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value)
-    }
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    written = {text for text in texts if CODE.fullmatch(text)}
+    written |= {label[0][1:-1] for text in texts if (label := re.search(rf"\[{CODE.pattern}\]$", text))}
     kinds = {call.args[0] for _, call in calls() if called(call) == "Registry" and call.args}
     named = {kind.value for kind in kinds if isinstance(kind, ast.Constant)}
     assert {"method", "data set"} <= named

@@ -61,7 +61,7 @@ def test_inspect_names_classes_domains_and_unreadable_files(call, tmp_path):
     lines = [line.split() for line in out.splitlines()]
     assert ["kind", "[1]", "$", "64", "16"] in lines
     assert ["sketch", "96", "24"] in lines
-    assert "reading 242 images, once" in out
+    assert "decoding 242 images, once" in out
     assert "3 x 7 x 9" in out
     assert "Skipped 2 unreadable files: photo/kind [0] $/broken-0.png, photo/kind [0] $/broken-1.png." in out
     with Image.open(tmp_path / "sheet.png") as sheet:
@@ -153,7 +153,7 @@ def test_plain_lines_say_every_tenth_of_a_large_file():
     for done in range(25, 101):
         downloads.advanced(done << 20)
     tenths = [f"real.zip: {tenth} %" for tenth in range(30, 101, 10)]
-    assert out.getvalue().splitlines() == ["real.zip: 100.00 MiB, of which 25.00 MiB are there", *tenths]
+    assert out.getvalue().splitlines() == ["real.zip: 100.00 MiB, 25.00 MiB already downloaded", *tenths]
 
 
 def test_a_terminal_gets_a_bar():

@@ -181,7 +181,7 @@ def test_quiet_prints_only_the_result(call, tmp_path):
     assert f"{result_of(tmp_path / 'run')['best_accuracy']:.2f}" in out
     assert "Results are in run" in out
     assert "Writing to" not in out
-    assert "Who holds what" not in out
+    assert "Samples per class of each client" not in out
     assert "round 1/1" not in out
     assert "rounds 1 to 1" not in out
 
@@ -210,7 +210,7 @@ def test_compare_runs_all_methods_on_the_same_split(call, tmp_path):
     assert (of_fedaf / "partition.json").read_text() == (of_fedavg / "partition.json").read_text()
     for directory in (of_fedaf, of_fedavg):
         assert f"{result_of(directory)['best_accuracy']:.2f}" in out
-    assert out.count("Who holds what") == 1
+    assert out.count("Samples per class of each client") == 1
     assert out.count("Writing to both.\n") == 1
     assert tomllib.loads((of_fedavg / "config.toml").read_text())["method"]["local_epochs"] == 1
     code, again, _ = call("compare", "--resume", "both", "-q")

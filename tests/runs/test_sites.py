@@ -156,7 +156,7 @@ def test_the_engine_and_the_precision_of_the_run_hold_at_every_site(tmp_path):
     given = text({"name": "digits"}, run=exact, partition={"clients": 2, "alpha": 0.5})
     for site in (server_site(read_config(given)), client_site(node("partition:0", tmp_path), given)):
         assert (site.engine.name, site.engine.precision) == ("eager", "fp32")
-    for asked, words in (({"engine": "compiled"}, "compiled"), ({"precision": "bf16"}, "bf16")):
+    for asked, words in (({"engine": "compiled"}, "cuda-graphs"), ({"precision": "bf16"}, "bf16")):
         given = text({"name": "digits"}, run={"device": "cpu", **asked})
         with pytest.raises(UserError, match=words):
             server_site(read_config(given))

@@ -8,9 +8,8 @@ PyTorch, so ``--help`` is fast.
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, core_schema
 
 from fedaf.common.registry import Registry
 from fedaf.errors import UserError
@@ -68,8 +67,8 @@ class OneOf:
         """Whether ``name`` stands for code that does not ship with fedaf."""
         return name not in (*self.others, *self.registry.names, *(self.registry.aliases or {}))
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return AfterValidator(self.check).__get_pydantic_core_schema__(source, handler)
 
 
 def one_of(field: FieldInfo) -> OneOf | None:
