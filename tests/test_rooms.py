@@ -1,6 +1,7 @@
 """The architecture: a room imports only rooms above it, and the command line answers before PyTorch is loaded."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def test_every_file_is_in_a_room():
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_rooms_above_it(room):
-    allowed = {*ROOMS[: ROOMS.index(room) + 1], *FOR_ALL, "__version__"}
+    allowed = {*ROOMS[: ROOMS.index(room) + 1], *FOR_ALL}
     wrong = {
         f"{path.relative_to(PACKAGE)} imports fedaf.{name}"
         for path in FILES
@@ -65,6 +66,31 @@ def test_a_room_imports_only_rooms_above_it(room):
 @pytest.mark.parametrize("module", sorted(FOR_ALL))
 def test_what_all_may_import_imports_nothing_else_of_the_package(module):
     assert set(imported(PACKAGE / f"{module}.py")) <= FOR_ALL - {module}
+
+
+def modules_imported(tree: ast.AST, known: set[str]) -> set[str]:
+    """The modules of the package that a module imports when it runs, at its top or inside functions. Imports for type
+    checkers alone do not count."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= full & known or {str(node.module)}
+        found |= modules_imported(node, known)
+    return found & known
+
+
+def test_no_module_imports_itself_through_others():
+    names = {
+        ".".join(("fedaf", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in FILES
+    }
+    graph = {name: modules_imported(ast.parse(path.read_text()), set(names)) - {name} for name, path in names.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
 def test_methods_know_neither_transport_nor_engine():

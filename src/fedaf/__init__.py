@@ -10,7 +10,8 @@ Example:
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fedaf.common.version import __version__
+
 __all__ = ["RunResult", "__version__", "resume", "run"]
 
 if TYPE_CHECKING:

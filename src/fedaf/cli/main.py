@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from fedaf import __version__
 from fedaf.cli.bench import bench
 from fedaf.cli.compare import compare
 from fedaf.cli.data import app as data
@@ -19,6 +18,7 @@ from fedaf.cli.reproduce import reproduce
 from fedaf.cli.run import run
 from fedaf.cli.settings import settings
 from fedaf.cli.terminal import print_line
+from fedaf.common.version import __version__
 from fedaf.errors import FedafError, UserError
 
 _ORDER = ("run", "compare", "data", "settings", "reproduce", "policy", "deploy", "bench")

@@ -11,8 +11,8 @@ from typing import Any
 import jinja2
 import tomli_w
 
-from fedaf import __version__
 from fedaf import config as configuration
+from fedaf.common.version import __version__
 from fedaf.config import Config
 from fedaf.config.policies import policy_toml
 from fedaf.data.spec import NO_DATA

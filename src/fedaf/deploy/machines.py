@@ -11,8 +11,8 @@ from typing import TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedaf import __version__
 from fedaf import config as configuration
+from fedaf.common.version import __version__
 from fedaf.config.policies import read_policy
 from fedaf.deploy.credentials import CA_CERTIFICATE, NODE_KEY, SERVER_CERTIFICATE, SERVER_KEY
 from fedaf.deploy.processes import environment, free_ports, refuse_taken

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedaf import __version__
 from fedaf.common.source import source_commit
+from fedaf.common.version import __version__
 from fedaf.config import Config
 from fedaf.data.dataset import Split
 from fedaf.data.spec import NO_DATA

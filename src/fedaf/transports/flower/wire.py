@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedaf import __version__
+from fedaf.common.version import __version__
 from fedaf.errors import Refused
 
 #: Bump on incompatible wire changes.
