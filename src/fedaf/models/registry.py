@@ -10,8 +10,7 @@ from fedaf.errors import UserError
 def _check(name: str, found: Any) -> Callable[..., Any]:
     if not callable(found):
         raise UserError(
-            f"model {name!r} is {found!r}, which is not callable; expected an nn.Module or a factory of one.",
-            code="FEDAF-MODEL-TYPE",
+            f"model {name!r} is {found!r}; expected an nn.Module or a factory of one.", code="FEDAF-MODEL-TYPE"
         )
     checked: Callable[..., Any] = found
     return checked
