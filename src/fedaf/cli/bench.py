@@ -45,10 +45,7 @@ def bench(
     Takes about two minutes. docs/BENCHMARKS.md defines what is measured.
     """
     if file is not None and not file.absolute().parent.is_dir():
-        raise UserError(
-            f"--json {file} cannot be written, because its folder does not exist; create it first.",
-            code="FEDAF-BENCH-FILE",
-        )
+        raise UserError(f"the folder of --json {file} does not exist; create it first.", code="FEDAF-BENCH-FILE")
     import torch
 
     from fedaf.bench.suite import Bench
@@ -99,14 +96,8 @@ def _conditions(bench: "Bench", figures: "Sequence[Figures]", peaks: "Peaks") ->
     """Describe the conditions of the measurement."""
     import torch
 
-    return ", ".join(
-        [
-            f"device {figures[0].device}",
-            f"engine {bench.engine.name}",
-            f"precision {bench.engine.precision}",
-            bench.tf32(),
-            f"threads {torch.get_num_threads()}",
-            f"torch {torch.__version__}",
-            f"peak {peaks.flop / 1e12:.4g} TFLOP/s and {peaks.bytes / 1e9:.4g} GB/s",
-        ]
+    return (
+        f"device {figures[0].device}, engine {bench.engine.name}, precision {bench.engine.precision}, {bench.tf32()}, "
+        f"threads {torch.get_num_threads()}, torch {torch.__version__}, "
+        f"peak {peaks.flop / 1e12:.4g} TFLOP/s and {peaks.bytes / 1e9:.4g} GB/s"
     )
