@@ -137,9 +137,7 @@ class Work:
 
     def our_round(self, split: Split) -> Action:
         """The second round, which is the first with all loss terms; each call starts from the same state."""
-        shards = {
-            f"client-{number}": self._shard(classes, self.scale.per_class) for number, classes in enumerate(split)
-        }
+        shards = {f"client-{n}": self._shard(classes, self.scale.per_class) for n, classes in enumerate(split)}
         server = replace(self.method.initial(_KEY), round=1)
 
         def play() -> None:
@@ -176,8 +174,13 @@ class Work:
 
     def _jobs(self, split: Split, per_class: int, ipc: int) -> list[Job]:
         return [
-            Job(self._shard(own, per_class), list(own), self._initial_images(own, ipc), _KEY.derive("client", number))
-            for number, own in enumerate(split)
+            Job(
+                self._shard(labels, per_class),
+                list(labels),
+                self._initial_images(labels, ipc),
+                _KEY.derive("client", n),
+            )
+            for n, labels in enumerate(split)
         ]
 
     def _plain_client(self, classes: Sequence[int], per_class: int, ipc: int) -> tuple[list[Tensor], Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import grad
 from torch.nn.parameter import is_lazy
 
 from fedaf.common.registry import reason
@@ -162,14 +163,9 @@ def _feature_problems(model: nn.Module, images: Tensor, task: Task, classifier: 
         given = f"{_short(features.dtype)} {list(features.shape)} for {len(images)} images"
         yield f"the features of {name} are {given}; expected one row of floats per image; {advice}", code
     for what, values in (("features", features), ("logits", logits)):
-        if not values.requires_grad or _gradient(values, images) is None:
+        if not values.requires_grad or grad(values.sum(), images, retain_graph=True, allow_unused=True)[0] is None:
             advice = "compute them without detach, no_grad or argmax"
             yield f"the {what} of {name} have no gradient to its images; {advice}", code
-
-
-def _gradient(values: Tensor, images: Tensor) -> Tensor | None:
-    gradient: Tensor | None = torch.autograd.grad(values.sum(), images, retain_graph=True, allow_unused=True)[0]
-    return gradient
 
 
 def _differ(logits: Tensor, others: Tensor) -> bool:
