@@ -173,14 +173,10 @@ class Work:
         return Objective(Backbone(model, self.task, self._device), networks)
 
     def _jobs(self, split: Split, per_class: int, ipc: int) -> list[Job]:
+        keys = (_KEY.derive("client", number) for number in count())
         return [
-            Job(
-                self._shard(labels, per_class),
-                list(labels),
-                self._initial_images(labels, ipc),
-                _KEY.derive("client", n),
-            )
-            for n, labels in enumerate(split)
+            Job(self._shard(classes, per_class), list(classes), self._initial_images(classes, ipc), key)
+            for classes, key in zip(split, keys, strict=False)
         ]
 
     def _plain_client(self, classes: Sequence[int], per_class: int, ipc: int) -> tuple[list[Tensor], Tensor]:
