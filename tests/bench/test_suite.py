@@ -82,10 +82,7 @@ def test_reference_and_ours_minimise_the_same_loss_and_take_the_same_step(lambda
         real,
         start,
         network=lambda: plain,
-        steps=1,
-        batch=batch,
-        lr=options.image_lr,
-        momentum=options.image_momentum,
+        options=options,
         guide=guide,
         lambda_loc=lambda_loc,
     )
@@ -117,7 +114,8 @@ def test_reference_and_ours_train_alike(monkeypatch):
         engine=EagerEngine(CPU),
     )
     seen = normalise(pixels, TASK.mean, TASK.std)
-    reference.train(plain, seen, labels, epochs=3, batch=12, lr=0.1, momentum=0.9)
+    options = CondensationOptions(server_epochs=3, server_batch=12, server_lr=0.1, server_momentum=0.9)
+    reference.train(plain, seen, labels, options)
     for name, tensor in ours.state_dict().items():
         torch.testing.assert_close(plain.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 

@@ -6,8 +6,8 @@ normalised, the pass of real images has no gradient, rows are drawn on the devic
 for, and TF32 is on. As in fedaf, BatchNorm uses running statistics during condensation.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from fedaf.condensation.knowledge import average_over_owners, knowledge_matching, mean_logits, soft_labels
 from fedaf.condensation.matching import sliced_wasserstein
+from fedaf.condensation.options import CondensationOptions
+from fedaf.engine.precision import settings
 from fedaf.methods.fedaf import FedAFOptions
 from fedaf.protocol import Task
 
@@ -23,6 +25,9 @@ ImagesByClass = Mapping[int, Tensor]
 
 #: The augmentation that ``augment`` computes, as ``fedaf.data.augmentation`` names it.
 AUGMENTATION = ("flip", "shift", "scale", "brightness", "contrast")
+
+#: Enables TF32 within a block, so that PyTorch's defaults do not slow the reference down.
+tf32 = partial(settings, "tf32", benchmark=False)
 
 _TEST_BATCH = 1000
 
@@ -47,27 +52,12 @@ class PlainConvNet(nn.Module):
         return logits
 
 
-@contextmanager
-def tf32() -> Iterator[None]:
-    """Enable TF32 within the block, so that PyTorch's defaults do not slow the reference down."""
-    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = convolutions.allow_tf32, products.allow_tf32
-    convolutions.allow_tf32 = products.allow_tf32 = True
-    try:
-        yield
-    finally:
-        convolutions.allow_tf32, products.allow_tf32 = before
-
-
 def condense(
     real: Sequence[Tensor],
     images: Tensor,
     *,
     network: Callable[[], PlainConvNet],
-    steps: int,
-    batch: int,
-    lr: float,
-    momentum: float,
+    options: CondensationOptions,
     guide: Tensor | None = None,
     lambda_loc: float = 0.0,
 ) -> Tensor:
@@ -77,10 +67,7 @@ def condense(
         real: Its real images of each class.
         images: The initial condensed images [classes, ipc, C, H, W].
         network: Makes the network of a step.
-        steps: Number of steps.
-        batch: Real images per class in a step.
-        lr: Learning rate of the condensed images.
-        momentum: Momentum of the condensed images.
+        options: Number of steps, batch size, learning rate and momentum.
         guide: FedAF's class-wise mean logits of all clients; ``None`` leaves their loss term out.
         lambda_loc: Weight of that loss term.
 
@@ -88,10 +75,10 @@ def condense(
         The condensed images.
     """
     images = images.clone().requires_grad_()
-    optimiser = torch.optim.SGD([images], lr=lr, momentum=momentum)
-    for _ in range(steps):
-        drawn = [pool[torch.randint(len(pool), (batch,), device=pool.device)] for pool in real]
-        loss = matching_loss(network(), drawn, images, guide=guide, lambda_loc=lambda_loc)
+    optimiser = torch.optim.SGD([images], lr=options.image_lr, momentum=options.image_momentum)
+    for _ in range(options.local_steps):
+        drawn = [pool[torch.randint(len(pool), (options.real_batch,), device=pool.device)] for pool in real]
+        loss = matching_loss(network(), drawn, images, guide, lambda_loc)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -99,12 +86,7 @@ def condense(
 
 
 def matching_loss(
-    network: PlainConvNet,
-    real: Sequence[Tensor],
-    images: Tensor,
-    *,
-    guide: Tensor | None = None,
-    lambda_loc: float = 0.0,
+    network: PlainConvNet, real: Sequence[Tensor], images: Tensor, guide: Tensor | None = None, lambda_loc: float = 0.0
 ) -> Tensor:
     """Return the loss of a step: squared distances of mean features, summed over classes, and the guide's term."""
     loss = torch.zeros((), device=images.device)
@@ -137,18 +119,14 @@ def train(
     network: PlainConvNet,
     images: Tensor,
     labels: Tensor,
-    *,
-    epochs: int,
-    batch: int,
-    lr: float,
-    momentum: float,
+    options: CondensationOptions,
     penalty: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> None:
-    """Train in place by SGD with augmentation; ``penalty`` (of logits and labels) is added to the loss."""
-    optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum)
+    """Train in place as the server does, with augmentation; ``penalty`` (of logits and labels) is added to the loss."""
+    optimiser = torch.optim.SGD(network.parameters(), lr=options.server_lr, momentum=options.server_momentum)
     network.train()
-    for _ in range(epochs):
-        for rows in torch.randperm(len(labels), device=labels.device).split(batch):
+    for _ in range(options.server_epochs):
+        for rows in torch.randperm(len(labels), device=labels.device).split(options.server_batch):
             logits = network(augment(images[rows]))
             loss = F.cross_entropy(logits, labels[rows])
             if penalty is not None:
@@ -199,18 +177,13 @@ def fedaf_round(
 
     images, labels = [], []
     for pools, (owned, _) in zip(clients, shares, strict=True):
-        initial = [
-            p[torch.randint(len(p), (options.ipc, options.init_mean_of), device=p.device)].mean(1)
-            for p in pools.values()
-        ]
+        size = options.ipc, options.init_mean_of
+        initial = [pool[torch.randint(len(pool), size, device=device)].mean(1) for pool in pools.values()]
         condensed = condense(
             list(pools.values()),
             torch.stack(initial),
             network=lambda: resampled(model, fresh(), options.gamma),
-            steps=options.local_steps,
-            batch=options.real_batch,
-            lr=options.image_lr,
-            momentum=options.image_momentum,
+            options=options,
             guide=guide[owned],
             lambda_loc=options.lambda_loc,
         )
@@ -224,16 +197,7 @@ def fedaf_round(
         student = torch.log_softmax(v / options.temperature, dim=-1)
         return options.lambda_glob * knowledge_matching(log_local, student, known & (counts > 0))
 
-    train(
-        model,
-        torch.cat(images),
-        torch.cat(labels),
-        epochs=options.server_epochs,
-        batch=options.server_batch,
-        lr=options.server_lr,
-        momentum=options.server_momentum,
-        penalty=penalty,
-    )
+    train(model, torch.cat(images), torch.cat(labels), options, penalty)
 
 
 @torch.no_grad()

@@ -50,9 +50,8 @@ class _Effort:
 _TINY = Scale(12, 1, 2, 1, side=16, filters=16, real_batch=8, ipc=5, server_batch=16, local_batch=8)
 _CUDA_SCALE = Scale(per_class=3333, block=20, round_steps=100, round_epochs=50)
 _CUDA = _Effort(_TEN_CLIENTS, _CUDA_SCALE, 5, 8192, 1 << 30, small_clients=(10, 100, 1000))
-_CPU = _Effort(
-    _TWO_CLIENTS, Scale(per_class=100, block=1, round_steps=2, round_epochs=1), 3, 2048, 1 << 28, small_clients=(10, 50)
-)
+_CPU_SCALE = Scale(per_class=100, block=1, round_steps=2, round_epochs=1)
+_CPU = _Effort(_TWO_CLIENTS, _CPU_SCALE, 3, 2048, 1 << 28, small_clients=(10, 50))
 _QUICK = _Effort(_TWO_CLIENTS, _TINY, 1, 256, 1 << 20, small_clients=(2, 5))
 
 
@@ -158,10 +157,8 @@ class Bench:
         memory_budget: int | None = None,
     ) -> None:
         if group not in GROUPS:
-            raise UserError(
-                f"unknown benchmark {group!r}{nearest(group, GROUPS)}; expected one of {', '.join(GROUPS)}.",
-                code="FEDAF-BENCH-UNKNOWN",
-            )
+            what = f"unknown benchmark {group!r}{nearest(group, GROUPS)}"
+            raise UserError(f"{what}; expected one of {', '.join(GROUPS)}.", code="FEDAF-BENCH-UNKNOWN")
         self.engine = make_engine(engine, resolve_device(device), precision=precision, memory_budget=memory_budget)
         self._effort = _QUICK if quick else _CUDA if self.engine.device.type == "cuda" else _CPU
         known = _benchmarks(Work(self.engine, self._effort.scale), self._effort, repeats or self._effort.repeats)
@@ -199,9 +196,8 @@ class Bench:
 
 def forward_flop(model: nn.Module, task: Task) -> int:
     """Return the FLOP of an image's forward pass through convolutions and linear layers; a multiply-add counts as 2."""
-    image = torch.zeros(1, *task.image_shape)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(image)
+        model.eval()(torch.zeros(1, *task.image_shape))
     return int(counter.get_total_flops())
 
 
@@ -225,37 +221,23 @@ def _benchmarks(work: Work, effort: _Effort, repeats: int) -> list[Benchmark]:
         ours, plain = partial(work.our_training, batch), partial(work.reference_training, batch)
         return Benchmark(name, f"step, batch {batch}", trained * batch, scale.block, repeats, ours, plain)
 
+    def small_clients(clients: int) -> Benchmark:
+        """Many small clients with two classes each; the reference computes only a few of them."""
+        few, small = min(clients, 10), work.small()
+        step = forward * (small.real_batch + 2 * small.ipc)
+        units, few_units = (2 * number * small.local_steps for number in (clients, few))
+        ours, plain = partial(work.our_small_clients, clients), partial(work.reference_small_clients, few)
+        what = f"pair and step, {clients} clients"
+        return Benchmark(f"scale/{clients}", what, step, units, repeats, ours, plain, reference_units=few_units)
+
+    of_round = forward * scale.per_class + condensed * scale.round_steps + trained * scale.ipc * scale.round_epochs
+    what = f"round: {pairs} pairs, steps {scale.round_steps}, epochs {scale.round_epochs}"
+    ours, plain = partial(work.our_round, effort.split), partial(work.reference_round, effort.split)
     return [
         condensing("condense/client", "step, 2 classes", [[0, 1]], 2 * condensed, 1),
         condensing("condense/pairs", f"pair of {pairs}", effort.split, condensed, pairs),
         training("server/step", scale.server_batch),
         training("local/step", scale.local_batch),
-        Benchmark(
-            "round/fedaf",
-            f"round: {pairs} pairs, steps {scale.round_steps}, epochs {scale.round_epochs}",
-            pairs
-            * (forward * scale.per_class + condensed * scale.round_steps + trained * scale.ipc * scale.round_epochs),
-            1,
-            repeats,
-            partial(work.our_round, effort.split),
-            partial(work.reference_round, effort.split),
-        ),
-        *(_small_clients(work, clients, repeats) for clients in effort.small_clients),
+        Benchmark("round/fedaf", what, pairs * of_round, 1, repeats, ours, plain),
+        *map(small_clients, effort.small_clients),
     ]
-
-
-def _small_clients(work: Work, clients: int, repeats: int) -> Benchmark:
-    """Return the benchmark of many small clients with two classes each."""
-    few = min(clients, 10)
-    small = work.small()
-    step = forward_flop(work.method.build_model(Key(0)), work.task) * (small.real_batch + 2 * small.ipc)
-    return Benchmark(
-        f"scale/{clients}",
-        f"pair and step, {clients} clients",
-        step,
-        2 * clients * small.local_steps,
-        repeats,
-        partial(work.our_small_clients, clients),
-        partial(work.reference_small_clients, few),
-        reference_units=2 * few * small.local_steps,
-    )

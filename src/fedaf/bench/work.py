@@ -34,6 +34,7 @@ Split = Sequence[Sequence[int]]
 
 _KEY = Key(0)
 _CLASSES = 10
+_SMALL_CLASS = 25  # images of a class of a small client
 
 
 @dataclass(frozen=True)
@@ -71,19 +72,9 @@ class Work:
 
     def our_condensation(self, split: Split) -> Action:
         """A block of condensation steps of all clients, with fresh networks."""
-        model = self.method.build_model(_KEY).to(self._device)
-        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
-        jobs = [
-            Job(self._shard(classes), list(classes), self._initial_images(classes), _KEY.derive("client", number))
-            for number, classes in enumerate(split)
-        ]
-        work = Condensation(
-            Capacity.of(jobs),
-            Objective(Backbone(model, self.task, self._device), networks),
-            options=self.options,
-            task=self.task,
-            engine=self._engine,
-        )
+        jobs = self._jobs(split, self.scale.per_class, self.options.ipc)
+        capacity, objective = Capacity.of(jobs), self._objective()
+        work = Condensation(capacity, objective, options=self.options, task=self.task, engine=self._engine)
         work.load(jobs)
         done = count(1)
 
@@ -97,24 +88,9 @@ class Work:
         return block
 
     def reference_condensation(self, split: Split) -> Action:
-        clients = [
-            (list(self._images_by_class(classes).values()), self._initial_images(classes).to(self._device))
-            for classes in split
-        ]
-
-        def block() -> None:
-            for pools, images in clients:
-                reference.condense(
-                    pools,
-                    images,
-                    network=self._plain_network,
-                    steps=self.scale.block,
-                    batch=self.options.real_batch,
-                    lr=self.options.image_lr,
-                    momentum=self.options.image_momentum,
-                )
-
-        return block
+        options = self.options.model_copy(update={"local_steps": self.scale.block})
+        clients = [self._plain_client(classes, self.scale.per_class, options.ipc) for classes in split]
+        return partial(self._condense_plainly, clients, options)
 
     def small(self) -> FedAFOptions:
         """Return the options of small clients."""
@@ -124,18 +100,9 @@ class Work:
 
     def our_small_clients(self, clients: int) -> Action:
         """The whole condensation of many clients with two small classes each, in chunks that fit the memory budget."""
-        options, model = self.small(), self.method.build_model(_KEY).to(self._device)
-        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
-        objective = Objective(Backbone(model, self.task, self._device), networks)
-        jobs = [
-            Job(
-                self._shard(classes, per_class=25),
-                classes,
-                self._initial_images(classes, options.ipc),
-                _KEY.derive("client", number),
-            )
-            for number, classes in enumerate([number % 10, (number + 1) % 10] for number in range(clients))
-        ]
+        options, objective = self.small(), self._objective()
+        split = [[number % 10, (number + 1) % 10] for number in range(clients)]
+        jobs = self._jobs(split, _SMALL_CLASS, options.ipc)
 
         def condense_all() -> None:
             for _ in condense(jobs, objective, options=options, task=self.task, engine=self._engine):
@@ -145,24 +112,8 @@ class Work:
 
     def reference_small_clients(self, clients: int) -> Action:
         options = self.small()
-        pools, start = (
-            self._images_by_class([0, 1], per_class=25),
-            self._initial_images([0, 1], options.ipc).to(self._device),
-        )
-
-        def condense_all() -> None:
-            for _ in range(clients):
-                reference.condense(
-                    list(pools.values()),
-                    start,
-                    network=self._plain_network,
-                    steps=options.local_steps,
-                    batch=options.real_batch,
-                    lr=options.image_lr,
-                    momentum=options.image_momentum,
-                )
-
-        return condense_all
+        client = self._plain_client([0, 1], _SMALL_CLASS, options.ipc)
+        return partial(self._condense_plainly, [client] * clients, options)
 
     def our_training(self, batch: int) -> Action:
         """One epoch on a block of batches."""
@@ -180,20 +131,13 @@ class Work:
 
     def reference_training(self, batch: int) -> Action:
         images, labels = self._batches(batch)
-        return partial(
-            reference.train,
-            self._plain_network().requires_grad_(),
-            self._normalised(images),
-            labels.to(self._device),
-            epochs=1,
-            batch=batch,
-            lr=self.options.server_lr,
-            momentum=self.options.server_momentum,
-        )
+        options = self.options.model_copy(update={"server_epochs": 1, "server_batch": batch})
+        network = self._plain_network().requires_grad_()
+        return partial(reference.train, network, self._normalised(images), labels.to(self._device), options)
 
     def our_round(self, split: Split) -> Action:
         """The second round, which is the first with all loss terms; each call starts from the same state."""
-        shards = {f"client-{number}": self._shard(classes) for number, classes in enumerate(split)}
+        shards = {f"client-{n}": self._shard(classes, self.scale.per_class) for n, classes in enumerate(split)}
         server = replace(self.method.initial(_KEY), round=1)
 
         def play() -> None:
@@ -209,15 +153,13 @@ class Work:
                 observer=Observer(),
             )
             if report.failures:
-                raise FedafError(
-                    f"a client of the benchmark failed: {next(iter(report.failures.values()))}.",
-                    code="FEDAF-BENCH-FAILED",
-                )
+                failure = next(iter(report.failures.values()))
+                raise FedafError(f"a client of the benchmark failed: {failure}.", code="FEDAF-BENCH-FAILED")
 
         return play
 
     def reference_round(self, split: Split) -> Action:
-        clients = [self._images_by_class(classes) for classes in split]
+        clients = [self._images_by_class(classes, self.scale.per_class) for classes in split]
 
         def play() -> None:
             model = self._plain_network().requires_grad_()
@@ -225,17 +167,38 @@ class Work:
 
         return play
 
-    def _shard(self, classes: Sequence[int], per_class: int | None = None) -> Shard:
+    def _objective(self) -> Objective:
+        model = self.method.build_model(_KEY).to(self._device)
+        networks = Blended(model.state_dict(), FreshWeights(model), _KEY.derive("networks"), gamma=0)
+        return Objective(Backbone(model, self.task, self._device), networks)
+
+    def _jobs(self, split: Split, per_class: int, ipc: int) -> list[Job]:
+        keys = (_KEY.derive("client", number) for number in count())
+        return [
+            Job(self._shard(classes, per_class), list(classes), self._initial_images(classes, ipc), key)
+            for classes, key in zip(split, keys, strict=False)
+        ]
+
+    def _plain_client(self, classes: Sequence[int], per_class: int, ipc: int) -> tuple[list[Tensor], Tensor]:
+        """Return the real images of each class and the initial condensed images."""
+        pools = self._images_by_class(classes, per_class)
+        return list(pools.values()), self._initial_images(classes, ipc).to(self._device)
+
+    def _condense_plainly(self, clients: Sequence[tuple[list[Tensor], Tensor]], options: FedAFOptions) -> None:
+        for pools, images in clients:
+            reference.condense(pools, images, network=self._plain_network, options=options)
+
+    def _shard(self, classes: Sequence[int], per_class: int) -> Shard:
         """Return a client's random images of these classes, the same in every call."""
-        labels = torch.tensor(classes).repeat_interleave(per_class or self.scale.per_class)
+        labels = torch.tensor(classes).repeat_interleave(per_class)
         return Shard(self._images(len(labels)), labels, _CLASSES)
 
-    def _images_by_class(self, classes: Sequence[int], per_class: int | None = None) -> reference.ImagesByClass:
+    def _images_by_class(self, classes: Sequence[int], per_class: int) -> reference.ImagesByClass:
         shard = self._shard(classes, per_class)
         return {label: self._normalised(shard.images[shard.rows_of(label)]) for label in classes}
 
-    def _initial_images(self, classes: Sequence[int], ipc: int | None = None) -> Tensor:
-        return torch.randn(len(classes), ipc or self.scale.ipc, *self.task.image_shape, generator=_KEY.torch())
+    def _initial_images(self, classes: Sequence[int], ipc: int) -> Tensor:
+        return torch.randn(len(classes), ipc, *self.task.image_shape, generator=_KEY.torch())
 
     def _batches(self, batch: int) -> tuple[Tensor, Tensor]:
         """Return images for a block of batches, with random labels."""

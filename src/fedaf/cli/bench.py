@@ -24,31 +24,18 @@ def bench(
     device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:N or mps.")] = "auto",
     engine: Annotated[str, typer.Option(help=f"Engine: auto, {ENGINES.choices}.")] = "auto",
     precision: Annotated[str, typer.Option(help="Precision: auto, fp32, tf32 or bf16.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of PyTorch. (default: chosen by PyTorch)")
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Measurements of each benchmark. (default: by device)")
-    ] = None,
-    memory_budget: Annotated[
-        int | None, typer.Option(min=1, help="Memory budget of a step, in MiB. (default: by device)")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Smoke test with tiny shapes; the times mean nothing.")
-    ] = False,
-    file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures to this JSON file, a list of records.")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: chosen by PyTorch)")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Timings per benchmark. (default: by device)")] = None,
+    memory_budget: Annotated[int | None, typer.Option(min=1, help="Memory budget in MiB. (default: by device)")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smoke test with tiny shapes, not for timing.")] = False,
+    file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this JSON file.")] = None,
 ) -> None:
     """Time condensation, training and a round of FedAF, and compare with plain PyTorch loops on random images.
 
     Takes about two minutes. docs/BENCHMARKS.md defines what is measured.
     """
     if file is not None and not file.absolute().parent.is_dir():
-        raise UserError(
-            f"--json {file} cannot be written, because its folder does not exist; create it first.",
-            code="FEDAF-BENCH-FILE",
-        )
+        raise UserError(f"the folder of --json {file} does not exist; create it first.", code="FEDAF-BENCH-FILE")
     import torch
 
     from fedaf.bench.suite import Bench
@@ -99,14 +86,8 @@ def _conditions(bench: "Bench", figures: "Sequence[Figures]", peaks: "Peaks") ->
     """Describe the conditions of the measurement."""
     import torch
 
-    return ", ".join(
-        [
-            f"device {figures[0].device}",
-            f"engine {bench.engine.name}",
-            f"precision {bench.engine.precision}",
-            bench.tf32(),
-            f"threads {torch.get_num_threads()}",
-            f"torch {torch.__version__}",
-            f"peak {peaks.flop / 1e12:.4g} TFLOP/s and {peaks.bytes / 1e9:.4g} GB/s",
-        ]
+    return (
+        f"device {figures[0].device}, engine {bench.engine.name}, precision {bench.engine.precision}, {bench.tf32()}, "
+        f"threads {torch.get_num_threads()}, torch {torch.__version__}, "
+        f"peak {peaks.flop / 1e12:.4g} TFLOP/s and {peaks.bytes / 1e9:.4g} GB/s"
     )

@@ -74,9 +74,7 @@ class EagerEngine:
         return step_with_settings
 
     def _settings(self) -> AbstractContextManager[None]:
-        if self.device.type != "cuda":
-            return nullcontext()
-        return settings(self.precision, benchmark=False)
+        return settings(self.precision, benchmark=False) if self.device.type == "cuda" else nullcontext()
 
     @property
     def budget(self) -> int:

@@ -21,15 +21,11 @@ def resolve_precision(name: str, device: torch.device, *, prefer_bf16: bool) -> 
         bf16 = prefer_bf16 and cuda and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if bf16 else "tf32" if cuda else "fp32"
     if name not in get_args(Precision):
-        raise UserError(
-            f"unknown precision {name!r}; expected one of auto, {', '.join(get_args(Precision))}.",
-            code="FEDAF-ENGINE-PRECISION",
-        )
+        expected = ", ".join(["auto", *get_args(Precision)])
+        raise UserError(f"unknown precision {name!r}; expected one of {expected}.", code="FEDAF-ENGINE-PRECISION")
     if name != "fp32" and not cuda:
-        raise UserError(
-            f"precision {name!r} needs a CUDA device, and this run is on {device}; use auto or fp32.",
-            code="FEDAF-ENGINE-DEVICE",
-        )
+        what = f"precision {name!r} needs a CUDA device, and this run is on {device}"
+        raise UserError(f"{what}; use auto or fp32.", code="FEDAF-ENGINE-DEVICE")
     return name  # type: ignore[return-value]
 
 

@@ -13,10 +13,7 @@ def _check(name: str, found: Any) -> "type[EagerEngine]":
     from fedaf.engine.eager import EagerEngine
 
     if not (isinstance(found, type) and issubclass(found, EagerEngine)):
-        raise UserError(
-            f"engine {name!r} is {found!r}; expected a class derived from fedaf.engine.EagerEngine.",
-            code="FEDAF-ENGINE-TYPE",
-        )
+        raise UserError(f"engine {name!r} is {found!r}; expected a subclass of EagerEngine.", code="FEDAF-ENGINE-TYPE")
     return found
 
 

@@ -42,11 +42,7 @@ def supports(images: Tensor, conv: nn.Conv2d, norm: nn.Module) -> bool:
 
 
 def conv_norm_relu_pool(
-    images: Tensor,
-    conv: nn.Conv2d,
-    norm: nn.Module,
-    *,
-    memory_format: torch.memory_format = torch.channels_last,
+    images: Tensor, conv: nn.Conv2d, norm: nn.Module, *, memory_format: torch.memory_format = torch.channels_last
 ) -> Tensor:
     """Compute ``avg_pool2d(relu(norm(conv(images))), 2)``, in the dtype of autocast if it is on, else of ``images``.
 

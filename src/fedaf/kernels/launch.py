@@ -85,8 +85,8 @@ class Block:
     def pooled(self, normalisation: Normalisation, memory_format: torch.memory_format) -> Tensor:
         """Return the block's output."""
         result = _maps(self.source, self.shape, memory_format)
-        view = View(result, *result.stride())
-        self._run("forward", self._places // 4, affine=normalisation.affine(), pooled=view)
+        arguments = {"affine": normalisation.affine(), "pooled": View(result, *result.stride())}
+        self._run("forward", self._places // 4, **arguments)
         return result
 
     def statistics(self, running: Running) -> Tensor:
@@ -117,14 +117,10 @@ class Block:
 
     def _run(self, kernel: str, count: int, **arguments: Any) -> None:
         launch, channels = self.launches[kernel], self.shape[1]
-        getattr(kernels, kernel)[(launch.grid(count, channels, self.source.device),)](
-            source=self.source,
-            sizes=Sizes(self._places, *self.shape[2:]),
-            fixed=kernels.Fixed(channels, launch.rows_for(channels)),
-            **arguments,
-            num_warps=launch.warps,
-            num_stages=1,
-        )
+        grid = (launch.grid(count, channels, self.source.device),)
+        arguments |= {"source": self.source, "sizes": Sizes(self._places, *self.shape[2:])}
+        fixed = kernels.Fixed(channels, launch.rows_for(channels))
+        getattr(kernels, kernel)[grid](**arguments, fixed=fixed, num_warps=launch.warps, num_stages=1)
 
     @property
     def _places(self) -> int:
@@ -175,8 +171,7 @@ class FirstBlock:
         shape = frame.pooled(len(filters))
         places = 4 * shape[0] * shape[2] * shape[3]
         block = cls(images.new_empty((places, _columns(filters)), dtype=dtype), filters, shape)
-        view = View(images, *images.stride())
-        block._run("unfold", places, images=view, frame=frame.sizes)
+        block._run("unfold", places, images=View(images, *images.stride()), frame=frame.sizes)
         return block
 
     def pooled(self, normalisation: Normalisation, memory_format: torch.memory_format) -> Tensor:
@@ -215,15 +210,13 @@ class FirstBlock:
         self._run("gradient_products", windows, **arguments, partials=partials)
         result = torch.empty_like(self.filters, dtype=torch.float32)
         vectors = _floats(self.patches, 2, channels)
-        self._finish(
-            "finish_gradients",
-            products=partials.sum(-1),
-            gram=gram,
-            filters=self._filters(),
-            affine=normalisation.affine(),
-            result=View(result, *result.stride()),
-            vectors=vectors,
-        )
+        inputs = {
+            "products": partials.sum(-1),
+            "gram": gram,
+            "filters": self._filters(),
+            "affine": normalisation.affine(),
+        }
+        self._finish("finish_gradients", **inputs, result=View(result, *result.stride()), vectors=vectors)
         return result, vectors[0], vectors[1]
 
     def image_gradient(self, gradient: Tensor, normalisation: Normalisation, frame: Frame) -> Tensor:
@@ -235,26 +228,15 @@ class FirstBlock:
         result = torch.empty_strided(frame.shape, frame.stride, dtype=frame.dtype, device=gradient.device)
         pixels = number * height * width
         patch_kernels.fold[(-(-pixels // _FOLD_TILE),)](
-            columns,
-            View(result, *result.stride()),
-            pixels,
-            self._sizes,
-            frame.sizes,
-            inputs=inputs,
-            tile=_FOLD_TILE,
+            columns, View(result, *result.stride()), pixels, self._sizes, frame.sizes, inputs=inputs, tile=_FOLD_TILE
         )
         return result
 
     def _run(self, kernel: str, count: int, **arguments: Any) -> None:
         launch, channels = self.launches[kernel], self.shape[1]
-        getattr(patch_kernels, kernel)[(launch.grid(count, channels, self.patches.device),)](
-            patches=self.patches,
-            sizes=self._sizes,
-            fixed=self._fixed(launch.rows_for(channels)),
-            **arguments,
-            num_warps=launch.warps,
-            num_stages=1,
-        )
+        grid = (launch.grid(count, channels, self.patches.device),)
+        arguments |= {"patches": self.patches, "sizes": self._sizes, "fixed": self._fixed(launch.rows_for(channels))}
+        getattr(patch_kernels, kernel)[grid](**arguments, num_warps=launch.warps, num_stages=1)
 
     def _finish(self, kernel: str, **arguments: Any) -> None:
         each = _FINISH_TILE[0]

@@ -1,7 +1,7 @@
 """Any network as features followed by a classifier."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaf.models.footprint import activation_bytes
 from fedaf.protocol import Task, Tensors, UserError
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of BatchNorm
 
 
 class Backbone:
@@ -44,7 +46,7 @@ class Backbone:
         statistics are never changed.
         """
         if batch_statistics:
-            weights = {k: v.clone() if _is_statistic(k) else v for k, v in weights.items()}
+            weights = {name: w.clone() if name.endswith(_STATISTICS) else w for name, w in weights.items()}
             for module in self._batch_norms:
                 module.train()
         try:
@@ -96,11 +98,7 @@ def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = 
     """
     modules = dict(model.named_modules())
     if classifier is not None and classifier not in modules:
-        layers = ", ".join(name for name in modules if name)
-        raise UserError(
-            f"the model has no layer {classifier!r}; set model.classifier to one of {layers}.",
-            code="FEDAF-MODEL-CLASSIFIER",
-        )
+        raise _wrong_classifier(f"the model has no layer {classifier!r}", modules)
     called: list[str] = []
     handles = [
         module.register_forward_pre_hook(lambda _module, _inputs, name=name: called.append(name))
@@ -111,20 +109,15 @@ def find_classifier(model: nn.Module, example: Tensor, classifier: str | None = 
     for handle in handles:
         handle.remove()
     if classifier is None and not called:
-        raise UserError(
-            "the model calls no Linear layer whose input could be the features; end it with one, or set "
-            "model.classifier.",
-            code="FEDAF-MODEL-CLASSIFIER",
-        )
+        raise _wrong_classifier("the model calls no Linear layer", modules)
     name = called[-1] if classifier is None else classifier
     if called.count(name) != 1:
         often = f"called {called.count(name)} times" if called else "never called"
-        raise UserError(
-            f"the model's layer {name!r} is {often}; set model.classifier to a layer that is called exactly once.",
-            code="FEDAF-MODEL-CLASSIFIER",
-        )
+        raise _wrong_classifier(f"the model's layer {name!r} is {often}", modules)
     return name
 
 
-def _is_statistic(name: str) -> bool:
-    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+def _wrong_classifier(problem: str, modules: Iterable[str]) -> UserError:
+    layers = ", ".join(name for name in modules if name)
+    advice = f"set model.classifier to a layer that is called exactly once, one of {layers}"
+    return UserError(f"{problem}; {advice}.", code="FEDAF-MODEL-CLASSIFIER")

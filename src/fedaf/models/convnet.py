@@ -43,27 +43,20 @@ class ConvNet(nn.Module):
         grow = 2 * (padding - 1)
         map_height, map_width = (height + grow) >> depth, (width + grow) >> depth
         if min(map_height, map_width) < 1:
-            raise UserError(
-                f"a ConvNet of depth {depth} needs images of at least {2**depth}x{2**depth}, not {height}x{width}; "
-                "lower model.depth.",
-                code="FEDAF-MODEL-DEPTH",
-            )
+            what = f"a ConvNet of depth {depth} needs images of at least {2**depth}x{2**depth}, not {height}x{width}"
+            raise UserError(f"{what}; lower model.depth.", code="FEDAF-MODEL-DEPTH")
         layers: list[nn.Module] = []
-        for block in range(depth):
-            layers += [
-                nn.Conv2d(channels if block == 0 else filters, filters, 3, padding=padding if block == 0 else 1),
-                norm_layer(norm, filters),
-                nn.ReLU(),
-                nn.AvgPool2d(2),
-            ]
+        for _ in range(depth):
+            convolution = nn.Conv2d(channels, filters, 3, padding=padding)
+            layers += [convolution, norm_layer(norm, filters), nn.ReLU(), nn.AvgPool2d(2)]
+            channels, padding = filters, 1
         self.features = nn.Sequential(*layers, nn.Flatten())
         self.classifier = nn.Linear(filters * map_height * map_width, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         maps, layers = images, list(self.features)
         for start in range(0, len(layers) - 1, 4):
-            last = start + 4 == len(layers) - 1
-            maps = _block(maps, *layers[start : start + 4], last=last)
+            maps = _block(maps, *layers[start : start + 4], last=start + 4 == len(layers) - 1)
         logits: Tensor = self.classifier(maps.flatten(1))
         return logits
 

@@ -22,11 +22,6 @@ PYTHON = "python:"  # prefix of the name that a configuration gives to a model f
 
 def name_of(given: nn.Module | Factory) -> str:
     """Return the name under which a configuration saves a model given from Python."""
-    if not callable(given):
-        raise UserError(
-            f"model is {given!r}; expected a name, an nn.Module or a callable that returns one.",
-            code="FEDAF-MODEL-TYPE",
-        )
     named = given if hasattr(given, "__qualname__") else type(given)
     return f"{PYTHON}{named.__module__}.{named.__qualname__}"
 
@@ -44,14 +39,12 @@ def find(name: str, given: nn.Module | Factory | None, *, keep_weights: bool) ->
     """
     if given is not None and not name.startswith(PYTHON):
         raise UserError(
-            f"a model was given from Python, but the configuration names {name!r}; leave one of them out.",
-            code="FEDAF-MODEL-CONFLICT",
+            f"the model is given from Python and named {name!r}; leave one of them out.", code="FEDAF-MODEL-CONFLICT"
         )
     if name in MODELS:
         if keep_weights:
             raise UserError(
-                f"model.keep_weights has no effect on {name}, which comes without weights; leave it out.",
-                code="FEDAF-MODEL-KEEP-WEIGHTS",
+                f"model.keep_weights has no effect on {name}; leave it out.", code="FEDAF-MODEL-KEEP-WEIGHTS"
             )
         return None
     if given is None and name.startswith(PYTHON):
@@ -76,11 +69,9 @@ def architecture(
         UserError: If the factory fails, or makes a different model each time.
     """
     made, again = (_make(factory, task, key, name) for _ in range(2))
-    difference = first_difference(made, again, weights=keep_weights)
-    if difference:
+    if difference := first_difference(made, again, weights=keep_weights):
         raise UserError(
-            f"model {name!r} differs in {difference} each time it is made; draw its random numbers with torch only.",
-            code="FEDAF-MODEL-RANDOM",
+            f"model {name!r} is made with random {difference}; draw it with torch only.", code="FEDAF-MODEL-RANDOM"
         )
 
     def build(key: Key) -> nn.Module:
@@ -114,21 +105,16 @@ def _make(factory: Factory, task: Task, key: Key, name: str) -> nn.Module:
     try:
         with key.seeded():
             made = factory(*arguments)
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"it returns a {type(made).__name__}, not an nn.Module")
     except Exception as error:  # a custom factory may raise anything
+        call = f"(in_channels, image_size, num_classes) = {arguments}"
         raise UserError(
-            f"model {name!r} cannot be made ({reason(error)}); its factory is called with (in_channels, image_size, "
-            f"num_classes), here {arguments}.",
-            code="FEDAF-MODEL-FACTORY",
+            f"the factory of model {name!r} fails for {call} ({reason(error)}); fix it.", code="FEDAF-MODEL-FACTORY"
         ) from error
-    if not isinstance(made, nn.Module):
-        raise UserError(
-            f"the factory of model {name!r} returns a {type(made).__name__}; expected an nn.Module.",
-            code="FEDAF-MODEL-FACTORY",
-        )
     try:
         return copy.deepcopy(made).cpu()  # the user's module is never changed
     except Exception as error:  # a custom module may raise anything
         raise UserError(
-            f"model {name!r} cannot be copied ({reason(error)}); keep only parameters, buffers and plain values in it.",
-            code="FEDAF-MODEL-COPY",
+            f"model {name!r} cannot be copied ({reason(error)}); keep only plain values in it.", code="FEDAF-MODEL-COPY"
         ) from error

@@ -34,15 +34,10 @@ def activation_bytes(model: nn.Module, example: Tensor) -> int:
 @torch.no_grad()
 def pass_bytes(model: nn.Module, example: Tensor) -> int:
     """Return the bytes that a pass without gradients needs for one image: the largest layer's input and output."""
-    largest = _FEWEST_COPIES * _bytes(example)
-
-    def compare(inputs: int, output: int) -> None:
-        nonlocal largest
-        largest = max(largest, inputs + output)
-
-    with _each_layer(model, compare):
+    sizes = [_FEWEST_COPIES * _bytes(example)]
+    with _each_layer(model, lambda inputs, output: sizes.append(inputs + output)):
         model(example)
-    return largest
+    return max(sizes)
 
 
 @contextmanager

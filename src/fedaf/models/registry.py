@@ -7,14 +7,12 @@ from fedaf.common.registry import Registry
 from fedaf.errors import UserError
 
 
-def _check(name: str, found: Any) -> Callable[..., Any]:
+def _check(name: str, found: object) -> Callable[..., Any]:
     if not callable(found):
         raise UserError(
-            f"model {name!r} is {found!r}, which is not callable; expected an nn.Module or a factory of one.",
-            code="FEDAF-MODEL-TYPE",
+            f"model {name!r} is {found!r}; expected an nn.Module or a factory of one.", code="FEDAF-MODEL-TYPE"
         )
-    checked: Callable[..., Any] = found
-    return checked
+    return found
 
 
 #: A built-in entry builds a network from a task and the ``[model]`` table (``builtin.py``); any other entry is a

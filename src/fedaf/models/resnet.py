@@ -13,11 +13,8 @@ from fedaf.protocol import Task, UserError
 def resnet18(task: Task, options: ModelOptions) -> "ResNet18":
     """Build ResNet18 for ``task``; its depth and width are fixed."""
     if options.norm == "instance" and min(task.height, task.width) <= 32:
-        raise UserError(
-            f"resnet18 reduces images of {task.height}x{task.width} to one pixel per channel, which instance norm sets "
-            "to zero; use model.norm=batch.",
-            code="FEDAF-MODEL-NORM",
-        )
+        what = f"resnet18 reduces images of {task.height}x{task.width} to one pixel, which instance norm sets to zero"
+        raise UserError(f"{what}; use model.norm=batch.", code="FEDAF-MODEL-NORM")
     return ResNet18(task.channels, task.num_classes, norm=options.norm)
 
 
@@ -33,9 +30,8 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), norm_layer(norm, outputs)
-            )
+            projection = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm_layer(norm, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
@@ -48,13 +44,10 @@ class ResNet18(nn.Module):
 
     def __init__(self, channels: int, num_classes: int, *, norm: str = "batch") -> None:
         super().__init__()
-        widths = (64, 64, 128, 256, 512)
         stages: list[nn.Module] = []
-        for stage, (inputs, outputs) in enumerate(pairwise(widths)):
-            stages += [
-                BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm),
-                BasicBlock(outputs, outputs, 1, norm),
-            ]
+        for stage, (inputs, outputs) in enumerate(pairwise((64, 64, 128, 256, 512))):
+            stride = 1 if stage == 0 else 2
+            stages += [BasicBlock(inputs, outputs, stride, norm), BasicBlock(outputs, outputs, 1, norm)]
         self.features = nn.Sequential(
             nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
             norm_layer(norm, 64),

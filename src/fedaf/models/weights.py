@@ -152,11 +152,9 @@ def _recipes(model: nn.Module) -> Mapping[str, _Recipe] | None:
         return None
     found = {}
     for name, p in model.named_parameters():
-        last = log.writes.get(p.untyped_storage().data_ptr())
-        if p is not parameters[name] or last is None or last.numel != p.numel():
-            return None
-        recipe = _recipe(last.function, last.arguments)
-        if recipe is None or not all(map(math.isfinite, recipe[1:])):
+        function, numel, arguments = log.writes.get(p.untyped_storage().data_ptr(), ("", 0, {}))
+        recipe = _recipe(function, arguments)
+        if recipe is None or not all(map(math.isfinite, recipe[1:])) or p is not parameters[name] or numel != p.numel():
             return None
         found[name] = recipe
     return found
@@ -175,24 +173,17 @@ def _recipe(function: str, given: Mapping[str, Any]) -> _Recipe | None:
     return None
 
 
-class _Write(NamedTuple):
-    function: str
-    numel: int
-    arguments: Mapping[str, Any]
-
-
 class _WriteLog(TorchDispatchMode):
-    """Records the last operation that wrote to each tensor storage."""
+    """Records the last operation that wrote to each tensor storage: its name, the elements written, its arguments."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.writes: dict[int, _Write] = {}
+        self.writes: dict[int, tuple[str, int, Mapping[str, Any]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | (kwargs or {})
         for argument in func._schema.arguments:
             target = given.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and isinstance(target, Tensor):
-                memory = target.untyped_storage().data_ptr()
-                self.writes[memory] = _Write(func._schema.name, target.numel(), given)
+                self.writes[target.untyped_storage().data_ptr()] = func._schema.name, target.numel(), given
         return func(*args, **(kwargs or {}))

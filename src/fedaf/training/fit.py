@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import NotRequired, TypedDict, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -39,20 +40,32 @@ def cross_entropy(model: nn.Module) -> Loss:
     return lambda images, labels: {"ce": F.cross_entropy(model(images), labels)}
 
 
+class TrainingOptions(TypedDict):
+    """How to train.
+
+    Args:
+        task: Normalisation constants and augmentation.
+        batch_size: Images of a step.
+        lr: Learning rate.
+        momentum: Momentum of SGD.
+        key: The source of randomness.
+        engine: Where and how to compute.
+        loss: The loss; ``None`` is cross-entropy.
+        clip: Maximum gradient norm; ``None`` does not clip.
+    """
+
+    task: Task
+    batch_size: int
+    lr: float
+    momentum: float
+    key: Key
+    engine: Engine
+    loss: NotRequired[Loss | None]
+    clip: NotRequired[float | None]
+
+
 def fit(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    task: Task,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    momentum: float,
-    key: Key,
-    engine: Engine,
-    loss: Loss | None = None,
-    clip: float | None = None,
+    model: nn.Module, images: Tensor, labels: Tensor, *, epochs: int, **options: Unpack[TrainingOptions]
 ) -> dict[str, float]:
     """Train ``model`` in place by SGD, from zero momentum.
 
@@ -63,33 +76,14 @@ def fit(
         model: The network to train.
         images: uint8 images [N, C, H, W].
         labels: int64 labels [N].
-        task: Normalisation constants and augmentation.
         epochs: Passes over the images.
-        batch_size: Images of a step.
-        lr: Learning rate.
-        momentum: Momentum of SGD.
-        key: The source of randomness.
-        engine: Where and how to compute.
-        loss: The loss; ``None`` is cross-entropy.
-        clip: Maximum gradient norm; ``None`` does not clip.
+        **options: See ``TrainingOptions``.
 
     Returns:
         The mean of each loss term over the last epoch, without weights.
     """
-    training = Training(
-        model,
-        images,
-        labels,
-        task=task,
-        batch_size=batch_size,
-        lr=lr,
-        momentum=momentum,
-        key=key,
-        engine=engine,
-        loss=loss,
-        clip=clip,
-    )
-    with closing(training), key.derive("forward").seeded(engine.device):  # dropout and the like
+    training, engine = Training(model, images, labels, **options), options["engine"]
+    with closing(training), options["key"].derive("forward").seeded(engine.device):  # dropout and the like
         for epoch in range(epochs):
             training.epoch()
             engine.tick(epoch + 1, epochs)
@@ -103,26 +97,15 @@ class Training:
     can capture one step per batch size and replay it.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        *,
-        task: Task,
-        batch_size: int,
-        lr: float,
-        momentum: float,
-        key: Key,
-        engine: Engine,
-        loss: Loss | None = None,
-        clip: float | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor, **options: Unpack[TrainingOptions]) -> None:
+        engine, task, key, batch_size = options["engine"], options["task"], options["key"], options["batch_size"]
         device, count = engine.device, len(labels)
         model.to(device).train()
-        self._engine, self._task, self._clip, self._loss = engine, task, clip, loss or cross_entropy(model)
+        self._engine, self._task, self._clip = engine, task, options.get("clip")
+        self._loss = options.get("loss") or cross_entropy(model)
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        lr, momentum = options["lr"], options["momentum"]
         self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
         self._randomness = key.derive("order").torch(), key.derive("augment").torch(device)
         sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
