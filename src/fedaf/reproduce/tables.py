@@ -151,10 +151,9 @@ def _settings(_: _Seeds) -> list[Section]:
         more = {"data.validation": 5000, **section.get("more", {})}
         if "augment" in row:
             more["training.augment"] = tuple(row["augment"])
-        settings = {"options": tuple(options.items()), "more": tuple(more.items())}
-        rounds = row.get("rounds", section["rounds"])
-        where = (tuple(section["seeds"]), section["dataset"], 0.02, row["variant"])
-        return _line(row["label"], None, *where, rounds=rounds, **settings)
+        seeds, rounds = tuple(section["seeds"]), row.get("rounds", section["rounds"])
+        where, settings = (section["dataset"], 0.02, row["variant"]), tuple(options.items())
+        return _line(row["label"], None, seeds, *where, options=settings, rounds=rounds, more=tuple(more.items()))
 
     return [
         Section(each["name"], each["title"], tuple(line(each, row) for row in each["rows"]), each.get("within"))
