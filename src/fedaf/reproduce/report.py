@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from fedaf.common.files import write_atomically
 from fedaf.data import catalog
 from fedaf.data.registry import DATASETS
-from fedaf.reporting import comparison, figures, paper_figures
+from fedaf.reporting import comparison, figures
 from fedaf.reporting.comparison import Row
 from fedaf.reproduce.archive import Archive, Conditions, Run
 from fedaf.reproduce.cells import Cell, Line, Section, Table, shown
@@ -102,7 +102,7 @@ class Report:
                     sizes.setdefault(ipc, []).append(gain)
         gains = {title: sizes for title, sizes in gains.items() if len(sizes) > 1}
         if gains:
-            path = paper_figures.gains(gains, self.picture("ipc-gain"), title="FedAF over FedAvg, CIFAR-10")
+            path = figures.gains(gains, self.picture("ipc-gain"), title="FedAF over FedAvg, CIFAR-10")
             yield self._shown(path, "Gain of FedAF over FedAvg in points, by images per class")
 
     def _over_fedavg(self, cell: Cell) -> Iterator[float]:
@@ -204,5 +204,5 @@ def _draw_domains(name: str, path: Path, data_dir: Path | None, device: str, fea
     from fedaf.reproduce.domain_features import domain_map
 
     points, domains, names = domain_map(name, data_dir, device=device, backbone=features)
-    paper_figures.scatter(points, domains, names, path, title=f"features of {shown(name)} by domain")
+    figures.scatter(points, domains, names, path, title=f"features of {shown(name)} by domain")
     return f"{path.name} was drawn."
