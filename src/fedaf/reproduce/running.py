@@ -34,6 +34,9 @@ from fedaf.sweep.workers import Report, run_in_workers
 
 log = logging.getLogger(__name__)
 
+Say = Callable[[str], None]
+Prepare = Callable[[Config], Experiment]
+
 
 @dataclass(frozen=True)
 class Places:
@@ -63,9 +66,9 @@ class Audience:
         prepare: Opens the data of a run, and may show its progress.
     """
 
-    say: Callable[[str], None]
+    say: Say
     observer: Callable[[], Observer] = Observer
-    prepare: Callable[[Config], Experiment] = experiment.prepare
+    prepare: Prepare = experiment.prepare
 
 
 @dataclass
@@ -165,7 +168,7 @@ class Reproduction:
             else:
                 yield Report(cell, result=run)
 
-    def _count(self, report: Report[Cell, Run], tally: Tally, say: Callable[[str], None]) -> None:
+    def _count(self, report: Report[Cell, Run], tally: Tally, say: Say) -> None:
         cell, error, run = report.task, report.error, report.result
         tally.left.remove(cell)
         if run is not None:
@@ -197,12 +200,7 @@ class CellWork:
     threads: int | None = None
 
     def __call__(
-        self,
-        cell: Cell,
-        say: Callable[[str], None],
-        *,
-        observer: Observer | None = None,
-        prepare: Callable[[Config], Experiment] = experiment.prepare,
+        self, cell: Cell, say: Say, *, observer: Observer | None = None, prepare: Prepare = experiment.prepare
     ) -> Run:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -219,7 +217,7 @@ class CellWork:
             experiment.continue_run(self._prepare(cell, folder, prepare), folder, observers)
         return read_run(publish(folder, places.results, cell))
 
-    def _prepare(self, cell: Cell, folder: Path, prepare: Callable[[Config], Experiment]) -> Experiment:
+    def _prepare(self, cell: Cell, folder: Path, prepare: Prepare) -> Experiment:
         if (folder / CONFIG).is_file():
             return experiment.reopen(folder, moved=self.places.settings)
         config = configuration.build(configuration.merge(cell.settings, self.places.settings))
