@@ -61,13 +61,8 @@ def reproduce(
         raise UserError(f"--budget is {budget:g}; expected a number of minutes above 0.", code="FEDAF-REPRODUCE-BUDGET")
     failed = False
     if table is not None:
-        chosen = Filter(
-            tuple(_split(dataset)),
-            tuple(_numbers("--alpha", alpha, float)),
-            tuple(_split(methods)),
-            tuple(dict.fromkeys(_numbers("--seeds", seeds, int))) or SEEDS,
-        )
-        cells = plan(table, chosen)
+        alphas, chosen_seeds = _numbers("--alpha", alpha, float), _numbers("--seeds", seeds, int) or SEEDS
+        cells = plan(table, Filter(_split(dataset), alphas, _split(methods), chosen_seeds))
         from fedaf.engine.registry import ENGINES
         from fedaf.reproduce.running import Audience, Places, Reproduction
         from fedaf.sweep.budget import Budget
@@ -92,13 +87,13 @@ def reproduce(
         raise typer.Exit(_SOME_FAILED)
 
 
-def _split(given: str | None) -> list[str]:
-    return [part.strip() for part in (given or "").split(",") if part.strip()]
+def _split(given: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (given or "").split(",") if part.strip())
 
 
-def _numbers(flag: str, given: str | None, kind: type[Any]) -> list[Any]:
+def _numbers(flag: str, given: str | None, kind: type[Any]) -> tuple[Any, ...]:
     try:
-        return [kind(part) for part in _split(given)]
+        return tuple(dict.fromkeys(map(kind, _split(given))))
     except ValueError:
         what = f"{'whole ' if kind is int else ''}numbers separated by commas"
         raise UserError(f"{flag} is {given!r}; expected {what}.", code="FEDAF-REPRODUCE-FILTER") from None
