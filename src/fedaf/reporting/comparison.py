@@ -10,6 +10,7 @@ from fedaf.reporting.tables import rounds_to
 
 MIB = 1 << 20
 _AUDITED = ("psnr_mean", "psnr_max", "from_source", "held_out_psnr_mean", "held_out_psnr_max", "held_out_from_source")
+_COMPARED = ("", "paper", "measured", "seeds", "difference")
 
 Figures = Mapping[str, Any]
 
@@ -22,6 +23,16 @@ class Row:
     runs: Sequence[Figures]
     paper: tuple[float, float | None] | None = None
     paper_by_domain: Mapping[str, float] | None = None
+
+    @property
+    def uploads(self) -> list[float]:
+        """MiB per client and round, by run."""
+        return [run["upload_bytes_per_client_round"] / MIB for run in self.runs]
+
+    @property
+    def personal(self) -> list[float]:
+        """The best accuracies of personal models, of the runs that have them."""
+        return [run["personal"]["best_accuracy"] for run in self.runs if run.get("personal")]
 
 
 def best(run: Figures, within: int | None = None) -> float:
@@ -40,23 +51,21 @@ def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
     """Compare the best accuracy with the paper's; with that of the last round, upload and copy audit."""
     lines = []
     for row in rows:
-        values = [best(run, within) for run in row.runs]
         last = [run["curve"][:within][-1] for run in row.runs]
-        upload = [run["upload_bytes_per_client_round"] / MIB for run in row.runs]
-        cells = [spread(values), _count(values), _difference(values, row.paper), spread(last)]
-        lines.append([row.label, _printed(row.paper), *cells, _mean(upload), audit(row.runs)])
-        if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
-            lines.append([f"{row.label}, personal models", "", spread(own), _count(own), "", "", "", ""])
-    headers = ["", "paper", "measured", "seeds", "difference", "last round", "upload, MiB", "copy audit"]
-    if not any(row.paper for row in rows):
-        kept = [at for at, header in enumerate(headers) if header not in ("paper", "difference")]
-        headers, *lines = ([line[at] for at in kept] for line in (headers, *lines))
+        upload = f"{fmean(row.uploads):.2f}" if row.runs else ""
+        compared = _compared(row, [best(run, within) for run in row.runs])
+        lines.append([*compared, spread(last), upload, audit(row.runs)])
+        if personal := row.personal:
+            lines.append([f"{row.label}, personal models", "", spread(personal), _count(personal), "", "", "", ""])
+    headers = [*_COMPARED, "last round", "upload, MiB", "copy audit"]
+    if not any(row.paper for row in rows):  # neither the paper's column nor the difference
+        headers, *lines = ([line[0], *line[2:4], *line[5:]] for line in (headers, *lines))
     return markdown(headers, lines)
 
 
 def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
     """Compare the accuracy by domain, in the round with the best average, with the paper's where there is one."""
-    columns = [*domains, "average"]
+    columns, blank = [*domains, "average"], [""] * len(domains)
     lines = []
     for row in rows:
         paper = row.paper_by_domain
@@ -68,21 +77,16 @@ def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
         label = f"{row.label}, measured" if paper else row.label
         lines.append([label, *measured, _count(found), audit(row.runs)])
         if paper and found:
-            lines.append(
-                [f"{row.label}, difference", *(f"{fmean(values[n]) - paper[n]:+.2f}" for n in columns), "", ""]
-            )
-        if own := [run["personal"]["best_accuracy"] for run in row.runs if run.get("personal")]:
-            lines.append([f"{row.label}, personal models", *("" for _ in domains), spread(own), _count(own), ""])
+            differences = [f"{fmean(values[name]) - paper[name]:+.2f}" for name in columns]
+            lines.append([f"{row.label}, difference", *differences, "", ""])
+        if personal := row.personal:
+            lines.append([f"{row.label}, personal models", *blank, spread(personal), _count(personal), ""])
     return markdown(["", *columns, "seeds", "copy audit"], lines)
 
 
 def upload_table(rows: Sequence[Row]) -> str:
     """Compare the upload per client and round in MiB with the paper's."""
-    lines = []
-    for row in rows:
-        values = [run["upload_bytes_per_client_round"] / MIB for run in row.runs]
-        lines.append([row.label, _printed(row.paper), spread(values), _count(values), _difference(values, row.paper)])
-    return markdown(["", "paper", "measured", "seeds", "difference"], lines)
+    return markdown(_COMPARED, [_compared(row, row.uploads) for row in rows])
 
 
 def rounds_table(rows: Sequence[Row], target: float) -> str:
@@ -106,19 +110,17 @@ def mismatch(row: Row, measure: str, *, within: int | None = None, target: float
     Large means: more than twice the paper's standard deviation for an accuracy (two points if it gives none), more than
     a tenth for an upload, and any difference for rounds to a target.
     """
-    if not row.runs:
+    paper = row.paper
+    if measure == "domains" and row.paper_by_domain:
+        paper = (row.paper_by_domain["average"], None)
+    if not row.runs or paper is None:
         return None
-    if measure == "domains":
-        average = (row.paper_by_domain or {}).get("average")
-        row = Row(row.label, row.runs, None if average is None else (average, None))
-    if row.paper is None:
-        return None
-    mean, std = row.paper
+    mean, std = paper
     if measure == "rounds":
         reached = rounds_to(mean_curve(row.runs), target)
         return f"{reached}, not {mean:g} rounds to {target:g} %" if reached != f"{mean:g}" else None
     if measure == "upload":
-        difference = fmean(run["upload_bytes_per_client_round"] / MIB for run in row.runs) - mean
+        difference = fmean(row.uploads) - mean
         return f"{difference:+.2f} MiB" if abs(difference) > mean / 10 else None
     difference = fmean(best(run, within) for run in row.runs) - mean
     return f"{difference:+.2f}" if abs(difference) > 2 * (1.0 if std is None else std) else None
@@ -145,19 +147,14 @@ def markdown(headers: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _printed(paper: tuple[float, float | None] | None) -> str:
-    if paper is None:
-        return ""
-    mean, std = paper
-    return f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
-
-
-def _difference(values: Sequence[float], paper: tuple[float, float | None] | None) -> str:
-    return f"{fmean(values) - paper[0]:+.2f}" if values and paper else ""
-
-
-def _mean(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f}" if values else ""
+def _compared(row: Row, values: Sequence[float]) -> list[str]:
+    """The columns ``_COMPARED`` of a row."""
+    printed = difference = ""
+    if row.paper is not None:
+        mean, std = row.paper
+        printed = f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
+        difference = f"{fmean(values) - mean:+.2f}" if values else ""
+    return [row.label, printed, spread(values), _count(values), difference]
 
 
 def _count(values: Sequence[Any]) -> str:

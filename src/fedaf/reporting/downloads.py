@@ -1,7 +1,7 @@
 """Progress of downloads: a bar in a terminal, plain lines elsewhere."""
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedaf.data.fetch.download import DownloadObserver
 from fedaf.reporting.tables import size
@@ -38,21 +38,19 @@ class LiveDownloads(PlainDownloads):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._progress: Progress | None = None
-        self._task = TaskID(0)
-
-    def began(self, what: str, done: int, total: int) -> None:
         name = TextColumn("{task.description}", markup=False)
         columns = (name, BarColumn(bar_width=24), DownloadColumn(binary_units=True), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self._console, transient=True)
-        self._task = self._progress.add_task(what, completed=done, total=total)
-        self._progress.start()
+        self._bar = Progress(*columns, console=console, transient=True)
+
+    def began(self, what: str, done: int, total: int) -> None:
+        self._bar.add_task(what, completed=done, total=total)
+        self._bar.start()
 
     def advanced(self, done: int) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, completed=done)
+        for task in self._bar.task_ids:
+            self._bar.update(task, completed=done)
 
     def ended(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        self._bar.stop()
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)

@@ -1,9 +1,10 @@
-"""Figures: learning curves, the split over clients, condensed images, images of a data set."""
+"""Figures of runs and of data sets."""
 
 import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -35,21 +36,24 @@ def read_result(run: Path, *, advice: str | None = None) -> dict[str, Any]:
     Raises:
         UserError: If the file is missing or damaged.
     """
-    path = run / RESULT
     advice = advice or f"delete it, and --resume {run} writes it again"
-    found = _read(path, advice)
+    found = _read(run / RESULT, advice)
     if missing := sorted(_REPORTED - found.keys()):
-        raise UserError(f"{path} is damaged: it has no {', '.join(missing)}; {advice}.", code="FEDAF-RUN-DAMAGED")
+        raise _damaged(run / RESULT, f"it has no {', '.join(missing)}", advice)
     return found
+
+
+def _damaged(path: Path, what: str, advice: str) -> UserError:
+    return UserError(f"{path} is damaged: {what}; {advice}.", code="FEDAF-RUN-DAMAGED")
 
 
 def _read(path: Path, advice: str) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {advice}.", code="FEDAF-RUN-DAMAGED") from error
+        raise _damaged(path, str(error), advice) from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object; {advice}.", code="FEDAF-RUN-DAMAGED")
+        raise _damaged(path, "expected a JSON object", advice)
     return found
 
 
@@ -63,21 +67,21 @@ def seed_curves(by_label: Mapping[str, Sequence[Sequence[float | None]]], path: 
 
     An unknown accuracy is a gap in its line.
     """
-    figure, axes = new_figure(6.4, 4.0)
+    figure, axes = _new_figure(6.4, 4.0)
     for label, of_seeds in by_label.items():
         values = np.array(of_seeds, np.float64)
         rounds = np.arange(1, values.shape[1] + 1)
-        (line,) = axes.plot(rounds, values.mean(0), marker="o", markersize=3, label=plain(label))
+        (line,) = axes.plot(rounds, values.mean(0), marker="o", markersize=3, label=_plain(label))
         if len(values) > 1:
             axes.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
-    axes.set(xlabel="round", ylabel="test accuracy (%)", title=plain(title))
+    axes.set(xlabel="round", ylabel="test accuracy (%)", title=_plain(title))
     if max(len(of_seeds[0]) for of_seeds in by_label.values()) == 1:
         axes.set_xticks([1])
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    return save(figure, path)
+    return _save(figure, path)
 
 
 def bubbles(run: Path, path: Path) -> Path:
@@ -88,9 +92,7 @@ def bubbles(run: Path, path: Path) -> Path:
         counts = found["counts"]
         _, _ = np.array(list(counts.values()), np.float64).shape
     except (KeyError, AttributeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{file} is damaged: it has no counts by client and class; {advice}.", code="FEDAF-RUN-DAMAGED"
-        ) from error
+        raise _damaged(file, "it has no counts by client and class", advice) from error
     return draw_bubbles(counts, path)
 
 
@@ -98,17 +100,42 @@ def draw_bubbles(counts: Mapping[str, Sequence[int]], path: Path, title: str = "
     """Draw a circle for each class of each client, with an area proportional to its samples."""
     grid = np.array(list(counts.values()), np.float64)
     clients, classes = grid.shape
-    figure, axes = new_figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
+    figure, axes = _new_figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
     x, y = np.meshgrid(np.arange(clients), np.arange(classes), indexing="ij")
     axes.scatter(x.ravel(), y.ravel(), s=220 * grid.ravel() / grid.max(), alpha=0.7)
-    axes.set(xlabel="client", ylabel="class", title=plain(title))
+    axes.set(xlabel="client", ylabel="class", title=_plain(title))
     axes.set_yticks(range(0, classes, 1 + classes // 30))
     if clients <= _MOST_NAMES:
         names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in counts]
-        axes.set_xticks(range(clients), [plain(name) for name in names], rotation=90, fontsize=7)
+        axes.set_xticks(range(clients), [_plain(name) for name in names], rotation=90, fontsize=7)
     else:
         axes.set_xticks(range(0, clients, 1 + clients // 30))
-    return save(figure, path)
+    return _save(figure, path)
+
+
+def gains(by_label: Mapping[str, Mapping[int, Sequence[float]]], path: Path, *, title: str) -> Path:
+    """Draw the gain over FedAvg in points by images per class, one line per label."""
+    figure, axes = _new_figure(6.4, 4.0)
+    for label, by_ipc in by_label.items():
+        sizes = sorted(by_ipc)
+        axes.plot(sizes, [fmean(by_ipc[size]) for size in sizes], marker="o", markersize=4, label=_plain(label))
+    axes.axhline(0, color="grey", linewidth=0.8)
+    axes.set(xlabel="images per class", ylabel="points over FedAvg", title=_plain(title))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return _save(figure, path)
+
+
+def scatter(points: np.ndarray, groups: Sequence[int], names: Sequence[str], path: Path, *, title: str) -> Path:
+    """Draw points of the plane, one colour per group."""
+    figure, axes = _new_figure(5.6, 4.8)
+    of_group = np.asarray(groups)
+    for number, name in enumerate(names):
+        mine = points[of_group == number]
+        axes.scatter(mine[:, 0], mine[:, 1], s=6, alpha=0.7, label=_plain(name))
+    axes.set(xticks=[], yticks=[], title=_plain(title))
+    axes.legend(fontsize=8, markerscale=2)
+    return _save(figure, path)
 
 
 def gallery(run: Path, path: Path) -> Path | None:
@@ -121,10 +148,8 @@ def gallery(run: Path, path: Path) -> Path | None:
     try:
         labels, strips = _shared(folder, index)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"{folder / INDEX} does not match the images beside it ({what}); {advice}.", code="FEDAF-RUN-DAMAGED"
-        ) from error
+        what = f"it does not match the images beside it ({type(error).__name__}: {error})"
+        raise _damaged(folder / INDEX, what, advice) from error
     return _sheet(labels, strips, "condensed images by client and class", path) if strips else None
 
 
@@ -136,9 +161,8 @@ def _shared(folder: Path, index: Mapping[str, Any]) -> tuple[list[str], list[np.
         step = facts["height"] + 1
         for row, label in enumerate(facts["classes"][:room]):
             labels.append(f"{client}: {label}")
-            strips.append(
-                np.pad(pixels[row * step : (row + 1) * step - 1], ((0, 1), (0, 0), (0, 0)), constant_values=255)
-            )
+            strip = pixels[row * step : (row + 1) * step - 1]
+            strips.append(np.pad(strip, ((0, 1), (0, 0), (0, 0)), constant_values=255))
         room = max(0, room - len(facts["classes"]))
     return labels, strips
 
@@ -165,33 +189,31 @@ def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path
     """Draw rows of images with a label beside each row."""
     whole = np.concatenate(strips)
     height = len(strips) * min(0.6, max(0.28, len(strips[0]) / _DPI)) + 0.6
-    figure, axes = new_figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
+    figure, axes = _new_figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
     axes.imshow(whole, interpolation="nearest")
     axes.set_xticks([])
     middles = [(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))]
-    axes.set_yticks(middles, [plain(label) for label in labels], fontsize=7)
+    axes.set_yticks(middles, [_plain(label) for label in labels], fontsize=7)
     axes.tick_params(length=0)
-    axes.set_title(plain(title), fontsize=9)
+    axes.set_title(_plain(title), fontsize=9)
     for side in axes.spines.values():
         side.set_visible(False)
-    return save(figure, path)
+    return _save(figure, path)
 
 
-def plain(name: str) -> str:
+def _plain(name: str) -> str:
     """Escape a name, so that matplotlib does not read it as a formula."""
     return name.replace("$", r"\$")
 
 
-def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no display, no global state
-    from matplotlib.figure import Figure
+def _new_figure(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots()
 
 
-def save(figure: Any, path: Path) -> Path:
+def _save(figure: Any, path: Path) -> Path:
     with warnings.catch_warnings():  # a letter that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
         figure.savefig(path)

@@ -42,14 +42,21 @@ def per_cent(accuracy: float | None) -> str:
     return "unknown" if accuracy is None else f"{accuracy:.2f} %"
 
 
+def _table(title: str, headers: Sequence[str], *, compact: bool = False) -> Table:
+    """A table with all columns but the first aligned right; in a compact one, they are not wrapped."""
+    style: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0)} if compact else {}
+    table = Table(title=escape(title), title_justify="left", **style)
+    table.add_column(escape(headers[0]), no_wrap=True)
+    for header in headers[1:]:
+        table.add_column(escape(header), justify="right", no_wrap=compact)
+    return table
+
+
 def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     """Show the samples per class of each client, or the number of classes it holds if there are many."""
     classes = len(next(iter(counts.values())))
-    table = Table(title="Samples per class of each client", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("client", no_wrap=True)
     headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
-    for header in [*headers, "all"]:
-        table.add_column(header, justify="right", no_wrap=True)
+    table = _table("Samples per class of each client", ["client", *headers, "all"], compact=True)
     for client, row in counts.items():
         held = [str(n) if n else "·" for n in row] if classes <= _MOST_COLUMNS else [str(sum(n > 0 for n in row))]
         table.add_row(escape(client), *held, str(sum(row)))
@@ -58,10 +65,7 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
 
 def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Sequence[str]) -> Table:
     """Show the samples of each class or other ``kind``; if there are many, only the fewest, the median and the most."""
-    table = Table(title=f"Samples per {kind}", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column(kind, no_wrap=True)
-    for header in ("train", "test"):
-        table.add_column(header, justify="right", no_wrap=True)
+    table = _table(f"Samples per {kind}", [kind, "train", "test"], compact=True)
     if len(train) <= _MOST_ROWS:
         rows = [(names[c] if names else str(c), train[c], test[c]) for c in range(len(train))]
     else:
@@ -95,13 +99,9 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
     """
     columns = list(_COLUMNS)
     if len(results) > 1 or target is not None:
-        reached = math.floor(min(r["best_accuracy"] or 0 for r in results))
-        goal = float(reached) if target is None else target
+        goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
         columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
-    table = Table(title=escape(_title(results[0])), title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for header, _ in columns:
-        table.add_column(header, justify="right")
+    table = _table(_title(results[0]), ["method", *(header for header, _ in columns)])
     for result in results:
         name = escape(result["method"])
         table.add_row(name, *(cell(result) for _, cell in columns))
@@ -150,10 +150,7 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
     domains = list(results[0].get("best_accuracy_by_domain") or {})
     if not domains:
         return None
-    table = Table(title="Accuracy by domain in the best round, per cent", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for header in (*domains, "average"):
-        table.add_column(escape(header), justify="right")
+    table = _table("Accuracy by domain in the best round, per cent", ["method", *domains, "average"])
     for result in results:
         values = [*result["best_accuracy_by_domain"].values(), result["best_accuracy"]]
         method = escape(result["method"])

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,7 @@ _NO_EFFECT = {
 _IGNORED = "it is ignored, and its cell counts as open"
 
 Identity = Mapping[str, str]
+_Key = frozenset[tuple[str, str]]
 
 
 def identity(config: Config) -> Identity:
@@ -65,6 +66,17 @@ def config_of(cell: Cell) -> Config:
     return configuration.build(cell.settings, preset="paper")
 
 
+@lru_cache(maxsize=4096)
+def identity_of(cell: Cell) -> Identity:
+    """Return the settings of a cell that change its numbers."""
+    return identity(config_of(cell))
+
+
+def read_config(run: Path) -> Config:
+    """Read the configuration that a run directory keeps."""
+    return configuration.build(configuration.read_toml(run / CONFIG))
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run in the archive. ``counts`` are samples per class by client, if they were kept."""
@@ -82,15 +94,18 @@ class Run:
 
     def differences(self, cell: Cell) -> list[str]:
         """Describe every setting that is not that of the cell."""
-        wanted = identity(config_of(cell))
-        names = sorted(name for name in {*wanted, *self.identity} if wanted.get(name) != self.identity.get(name))
-        return [f"{name} is {self.identity.get(name, 'unset')}, not {wanted.get(name, 'unset')}" for name in names]
+        wanted, found = identity_of(cell), self.identity
+        names = sorted({name for name, _ in wanted.items() ^ found.items()})
+        return [f"{name} is {found.get(name, 'unset')}, not {wanted.get(name, 'unset')}" for name in names]
 
     def same_split(self, cell: Cell) -> bool:
         """Return whether its clients hold the same samples as those of the cell."""
-        wanted = identity(config_of(cell))
-        names = [name for name in wanted if name.startswith(("data.", "partition.")) or name == "run.seed"]
-        return all(self.identity.get(name) == wanted[name] for name in names)
+        wanted, prefixes = identity_of(cell), ("data.", "partition.", "run.seed")
+        return all(self.identity.get(name) == wanted[name] for name in wanted if name.startswith(prefixes))
+
+
+def _key(settings: Identity) -> _Key:
+    return frozenset(settings.items())
 
 
 class Archive:
@@ -104,49 +119,46 @@ class Archive:
         self.folder = folder
         self.runs: list[Run] = []
         self.damaged: dict[Path, str] = {}
+        self._counted: dict[_Key, dict[Conditions, Run]] = {}
         for file in sorted(folder.glob(f"{only.directory}*/{CONFIG}" if only else f"*/*/{CONFIG}")):
             if file.parent.name.startswith("."):
                 continue  # left by a process that was killed while it moved a run here
             try:
-                self.runs.append(read_run(file.parent))
+                run = read_run(file.parent)
             except UserError as error:
                 self.damaged[file.parent] = str(error)
-        self._by_identity: dict[_Key, list[Run]] = {}
-        for run in self.runs:
-            self._by_identity.setdefault(_key(run.identity), []).append(run)
+                continue
+            self.runs.append(run)
+            if run.conditions != NOT_RECORDED:
+                self._counted.setdefault(_key(run.identity), {}).setdefault(run.conditions, run)
 
     def all_of(self, cell: Cell) -> list[Run]:
         """Return the runs of a cell: one for each set of conditions, the first if a run was repeated."""
-        found: dict[Conditions, Run] = {}
-        for run in self._by_identity.get(_key_of(cell), ()):
-            if run.conditions != NOT_RECORDED:
-                found.setdefault(run.conditions, run)
-        return list(found.values())
+        return list(self._counted.get(_key(identity_of(cell)), {}).values())
 
     def find(self, cell: Cell, *, engine: str = "auto", precision: str = "auto") -> Run | None:
         """Return a run of the cell by the current version of its method; ``auto`` accepts any engine or precision."""
         for run in self.all_of(cell):
-            computed = zip((engine, precision), (run.conditions.engine, run.conditions.precision), strict=True)
-            if run.is_current and all(wanted in ("auto", used) for wanted, used in computed):
+            used = run.conditions
+            if run.is_current and engine in ("auto", used.engine) and precision in ("auto", used.precision):
                 return run
         return None
 
-    def others(self, cells: Iterable[Cell]) -> Iterator[tuple[Run, str]]:
+    def others(self, cells: Sequence[Cell]) -> Iterator[tuple[Run, str]]:
         """Yield the runs that belong to none of these cells, with the reason.
 
         The reason names the nearest cell and how the run differs from it, or the run that is used in its place.
         """
-        cells = list(cells)
-        used = {(_key(run.identity), run.conditions): run for cell in cells for run in self.all_of(cell)}
-        known = set(map(_key_of, cells))
+        known = {_key(identity_of(cell)) for cell in cells}
         for run in self.runs:
-            same = used.get((_key(run.identity), run.conditions))
-            if same is None and _key(run.identity) in known:
-                yield run, "its engine and precision are not recorded"
-            elif same is None:
+            key = _key(run.identity)
+            counted = self._counted.get(key, {}).get(run.conditions)
+            if key not in known:
                 yield run, _nearest(run, cells)
-            elif same is not run:
-                yield run, f"the same as {same.path.relative_to(self.folder)}, which is used"
+            elif counted is None:
+                yield run, "its engine and precision are not recorded"
+            elif counted is not run:
+                yield run, f"the same as {counted.path.relative_to(self.folder)}, which is used"
 
 
 def _nearest(run: Run, cells: Sequence[Cell]) -> str:
@@ -166,7 +178,7 @@ def publish(work: Path, folder: Path, cell: Cell) -> Path:
     Returns:
         The directory of the run in the archive.
     """
-    config = configuration.build(configuration.read_toml(work / CONFIG))
+    config = read_config(work)
     config = replace(config, data=config.data.model_copy(update={"dir": "data"}))
     conditions = _conditions(read_result(work))
     target = _free(folder / cell.directory, cell, conditions)
@@ -178,7 +190,8 @@ def publish(work: Path, folder: Path, cell: Cell) -> Path:
     for name in (METRICS, RESULT):
         write_atomically(new / name, (work / name).read_bytes())
     counts = json.loads((work / PARTITION).read_text())["counts"]
-    write_atomically(new / COUNTS, _counts_text(counts))
+    by_client = [f" {json.dumps(client)}: {json.dumps(row)}" for client, row in counts.items()]
+    write_atomically(new / COUNTS, "{\n" + ",\n".join(by_client) + "\n}\n")
     if target.exists():
         target.rename(old)
     new.rename(target)
@@ -199,10 +212,9 @@ def _free(path: Path, cell: Cell, conditions: Conditions) -> Path:
 def _may_replace(path: Path, cell: Cell, conditions: Conditions) -> bool:
     """Whether a directory holds the same run, or a damaged one with the same settings."""
     try:
-        same = _key(identity(configuration.build(configuration.read_toml(path / CONFIG)))) == _key_of(cell)
+        if identity(read_config(path)) != identity_of(cell):
+            return False
     except UserError:
-        return False
-    if not same:
         return False
     try:
         return read_run(path).conditions == conditions
@@ -216,7 +228,7 @@ def read_run(path: Path) -> Run:
     Raises:
         UserError: If the run is damaged or incomplete.
     """
-    config = configuration.build(configuration.read_toml(path / CONFIG))
+    config = read_config(path)
     figures = read_result(path, advice=_IGNORED)
     if missing := sorted({"versions", "device", "model"} - figures.keys()):
         raise _damaged(path / RESULT, f"it has no {', '.join(missing)}")
@@ -248,24 +260,6 @@ def _counts(path: Path) -> dict[str, list[int]] | None:
 
 def _damaged(path: Path, what: str) -> UserError:
     return UserError(f"{path} is damaged: {what}; {_IGNORED}.", code="FEDAF-RESULTS-DAMAGED")
-
-
-def _counts_text(counts: Mapping[str, Sequence[int]]) -> str:
-    """JSON with one line per client."""
-    lines = ",\n".join(f" {json.dumps(client)}: {json.dumps(row)}" for client, row in counts.items())
-    return f"{{\n{lines}\n}}\n"
-
-
-_Key = tuple[tuple[str, str], ...]
-
-
-def _key(settings: Identity) -> _Key:
-    return tuple(sorted(settings.items()))
-
-
-@lru_cache(maxsize=4096)
-def _key_of(cell: Cell) -> _Key:
-    return _key(identity(config_of(cell)))
 
 
 def _sync(folder: Path) -> None:

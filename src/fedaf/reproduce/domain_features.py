@@ -1,6 +1,7 @@
 """Features of a data set with domains, mapped to the plane by t-SNE."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,7 @@ _PRINCIPAL = 50  # principal components that t-SNE gets; distances in thousands 
 
 
 def domain_map(
-    dataset: str,
-    data_dir: Path,
-    *,
-    device: str = "auto",
-    backbone: str | None = None,
-    epochs: int = 5,
-    most: int = 250,
-    seed: int = 0,
+    dataset: str, data_dir: Path, *, device: str = "auto", backbone: str | None = None, epochs: int = 5, most: int = 250
 ) -> tuple[np.ndarray, list[int], tuple[str, ...]]:
     """Map the features of test images of each domain to the plane.
 
@@ -39,64 +33,46 @@ def domain_map(
             all domains.
         epochs: Training epochs of that ConvNet.
         most: Test images per domain.
-        seed: Random seed.
 
     Returns:
         Points [N, 2], the domain of each point, and the names of the domains.
     """
     tables: dict[str, dict[str, Any]] = {
         "data": {"name": dataset, "dir": str(data_dir)},
-        "run": {"device": device, "seed": seed},
+        "run": {"device": device},
         "model": {} if backbone is None else {"name": backbone, "keep_weights": True},
         "method": {"name": "fedavg"},
     }
     experiment = prepare(configuration.build(tables))
     data, task, engine, method = experiment.dataset, experiment.task, experiment.engine, experiment.method
     if data.test.domains is None:
-        raise UserError(
-            f"the data set {dataset!r} has no domains, so their features cannot be drawn.",
-            code="FEDAF-REPRODUCE-DOMAINS",
-        )
-    model = method.build_model(Key(seed))
+        message = f"the data set {dataset!r} has no domains, so their features cannot be drawn."
+        raise UserError(message, code="FEDAF-REPRODUCE-DOMAINS")
+    model = method.build_model(Key(0))
     if backbone is None:
-        train, key = data.train, Key(seed).derive("domains")
-        fit(
-            model,
-            train.images,
-            train.labels,
-            task=task,
-            epochs=epochs,
-            batch_size=64,
-            lr=0.01,
-            momentum=0.9,
-            key=key,
-            engine=engine,
-        )
+        train, sgd = data.train, partial(fit, batch_size=64, lr=0.01, momentum=0.9)
+        key = Key(0).derive("domains")
+        sgd(model, train.images, train.labels, task=task, epochs=epochs, key=key, engine=engine)
     weights = {name: tensor.to(engine.device) for name, tensor in model.state_dict().items()}
     network = Backbone(model, task, engine.device, method.classifier)
-    rows = torch.cat([_some(data.test.domains == number, most) for number in range(len(data.domains))])
+    by_domain = [(data.test.domains == number).nonzero().flatten() for number in range(len(data.domains))]
+    rows = torch.cat([found[spread(len(found), most)] for found in by_domain])
     with torch.no_grad():
         parts = [
             network.features(weights, normalise(data.test.images[some].to(engine.device), task.mean, task.std)).cpu()
             for some in rows.split(_BATCH)
         ]
-    return _plane(torch.cat(parts).numpy(), seed), data.test.domains[rows].tolist(), data.domains
+    return _plane(torch.cat(parts).numpy()), data.test.domains[rows].tolist(), data.domains
 
 
-def _some(mine: torch.Tensor, most: int) -> torch.Tensor:
-    found = mine.nonzero().flatten()
-    return found[spread(len(found), most)]
-
-
-def _plane(features: np.ndarray, seed: int) -> np.ndarray:
+def _plane(features: np.ndarray) -> np.ndarray:
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     few = min(_PRINCIPAL, *features.shape)
-    reduced = PCA(few, random_state=seed).fit_transform(features.astype(np.float64))
+    reduced = PCA(few, random_state=0).fit_transform(features.astype(np.float64))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        points: np.ndarray = TSNE(perplexity=min(30.0, (len(reduced) - 1) / 3), random_state=seed).fit_transform(
-            reduced
-        )
+        tsne = TSNE(perplexity=min(30.0, (len(reduced) - 1) / 3), random_state=0)
+        points: np.ndarray = tsne.fit_transform(reduced)
     return points

@@ -20,8 +20,7 @@ class Filter:
     seeds: tuple[int, ...] = SEEDS
 
     def takes(self, cell: Cell) -> bool:
-        control = cell.variant in CONTROLS
-        names = {cell.variant, "controls" if control else cell.method}
+        names = {cell.variant, "controls" if cell.variant in CONTROLS else cell.method}
         return (
             (not self.datasets or cell.dataset in self.datasets)
             and (not self.alphas or cell.alpha in self.alphas)
@@ -37,10 +36,8 @@ def plan(table: str, wanted: Filter) -> list[Cell]:
     """
     made = tables(wanted.seeds)
     if table not in (*made, "all"):
-        raise UserError(
-            f"unknown table {table!r}{nearest(table, made)}; expected one of {', '.join(made)} or all.",
-            code="FEDAF-REPRODUCE-TABLE",
-        )
+        expected = f"expected one of {', '.join(made)} or all"
+        raise UserError(f"unknown table {table!r}{nearest(table, made)}; {expected}.", code="FEDAF-REPRODUCE-TABLE")
     found = dict.fromkeys(cell for each in made.values() if table in (each.name, "all") for cell in each.cells)
     _must_be_known("--dataset", wanted.datasets, {cell.dataset for cell in found}, table)
     _must_be_known("--alpha", wanted.alphas, {cell.alpha for cell in found if cell.alpha is not None}, table)
@@ -48,31 +45,24 @@ def plan(table: str, wanted: Filter) -> list[Cell]:
     _must_be_known("--methods", wanted.methods, names, table)
     chosen = sorted((cell for cell in found if wanted.takes(cell)), key=value)
     if not chosen:
-        raise UserError(
-            f"no run of the table {table} matches all of these data sets, alphas and methods; give fewer of them.",
-            code="FEDAF-REPRODUCE-FILTER",
-        )
+        raise UserError(f"no run of {table} matches all of these filters; give fewer.", code="FEDAF-REPRODUCE-FILTER")
     return chosen
 
 
 def _must_be_known(flag: str, given: Sequence[Any], known: set[Any], table: str) -> None:
     for each in given:
         if each not in known:
-            expected = ", ".join(map(str, sorted(known))) or "nothing"
-            raise UserError(
-                f"{flag} {each} is not in the table {table}; expected one of {expected}.", code="FEDAF-REPRODUCE-FILTER"
-            )
+            expected = f"expected one of {', '.join(map(str, sorted(known))) or 'nothing'}"
+            raise UserError(f"{flag} {each} is not in {table}; {expected}.", code="FEDAF-REPRODUCE-FILTER")
 
 
 _SECOND = {("cifar10", 0.1), ("cifar100", 0.02), ("fashionmnist", 0.02)}
 _STAGES: tuple[Callable[[Cell], bool], ...] = (
     lambda c: _is_standard(c) and c.setting == "cifar10-alpha0.02" and c.seed == 0,
-    lambda c: c.variant in CORE and c.model == "convnet" and (c.dataset, c.alpha) in _SECOND and c.seed == 0,
+    lambda c: _is_standard(c) and c.variant in CORE and (c.dataset, c.alpha) in _SECOND and c.seed == 0,
     lambda c: "-held-out-" in c.variant,
     lambda c: _is_standard(c) and c.dataset == "cifar10" and c.seed == 0,
-    lambda c: (
-        c.variant in CORE and c.model == "convnet" and (c.dataset == "cifar10" or (c.dataset, c.alpha) in _SECOND)
-    ),
+    lambda c: _is_standard(c) and c.variant in CORE and (c.dataset == "cifar10" or (c.dataset, c.alpha) in _SECOND),
     lambda c: _is_standard(c) and c.dataset == "fashionmnist" and c.seed == 0,
     lambda c: _is_standard(c) and c.dataset == "cifar100" and c.seed == 0,
     lambda c: _is_standard(c) and c.seed == 0,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fedaf.reproduce.archive import Identity, Run, config_of, identity
+from fedaf.reproduce.archive import Identity, Run, identity_of
 from fedaf.reproduce.cells import Cell
 
 _Kind = frozenset[tuple[str, str]]
@@ -27,11 +27,11 @@ class Pace:
 
     def assume(self, cell: Cell, seconds: float) -> None:
         """Use an estimate until a similar run is finished."""
-        self._estimates[_kinds(identity(config_of(cell)))[1]] = seconds
+        self._estimates[_kinds(identity_of(cell))[1]] = seconds
 
     def seconds(self, cell: Cell) -> float | None:
         """Return the mean of the most similar runs, or ``None`` if nothing is known."""
-        without_seed, without_split = _kinds(identity(config_of(cell)))
+        without_seed, without_split = _kinds(identity_of(cell))
         found = self._seconds.get(without_seed) or self._seconds.get(without_split)
         return sum(found) / len(found) if found else self._estimates.get(without_split)
 

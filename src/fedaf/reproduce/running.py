@@ -6,7 +6,7 @@ Finished cells are skipped, interrupted ones are continued, and a cell that fail
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedaf.errors import FedafError, InUse
 from fedaf.federation.observer import Observer, Observers
 from fedaf.federation.run_directory import CONFIG, RESULT, read_metrics
 from fedaf.reporting.tables import duration
-from fedaf.reproduce.archive import Archive, Run, config_of, identity, publish, read_run
+from fedaf.reproduce.archive import Archive, Run, config_of, identity, identity_of, publish, read_config, read_run
 from fedaf.reproduce.cells import Cell
 from fedaf.reproduce.pace import Pace
 from fedaf.runs import estimate, experiment
@@ -33,6 +33,9 @@ from fedaf.sweep.mps import shared_gpu
 from fedaf.sweep.workers import Report, run_in_workers
 
 log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+Prepare = Callable[[Config], Experiment]
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,9 @@ class Audience:
         prepare: Opens the data of a run, and may show its progress.
     """
 
-    say: Callable[[str], None]
+    say: Say
     observer: Callable[[], Observer] = Observer
-    prepare: Callable[[Config], Experiment] = experiment.prepare
+    prepare: Prepare = experiment.prepare
 
 
 @dataclass
@@ -84,17 +87,12 @@ class Reproduction:
     def __init__(self, cells: Sequence[Cell], places: Places) -> None:
         self.cells, self.places = list(cells), places
         self.archive = Archive(places.results)
-        self.done = {
-            cell
-            for cell in self.cells
-            if self.archive.find(cell, engine=places.engine, precision=places.precision) is not None
-        }
+        computed = {"engine": places.engine, "precision": places.precision}
+        self.done = {cell for cell in self.cells if self.archive.find(cell, **computed)}
         self.open = [cell for cell in self.cells if cell not in self.done]
         self.pace = Pace(experiment.device_name(resolve_device(places.device)), self.archive.runs)
-        self._missing = {name for name in {cell.dataset for cell in cells} if not self._is_here(name)}
-
-    def _is_here(self, dataset: str) -> bool:
-        return dataset == "digits" or catalog.locate(dataset, self.places.data_dir) is not None
+        datasets = {cell.dataset for cell in cells} - {"digits"}  # which is part of scikit-learn
+        self._missing = {name for name in datasets if catalog.locate(name, places.data_dir) is None}
 
     def rounds_done(self, cell: Cell) -> int:
         """Return the finished rounds of an interrupted run."""
@@ -136,12 +134,11 @@ class Reproduction:
             place = f"{cells.index(cell) + 1}/{len(cells)} {cell.directory} ({self.time_left(tally.left)})"
             audience.say(f"{place}, {line}" if line else place)
 
-        with ExitStack() as stack:
+        parallel_on_gpu = jobs > 1 and resolve_device(self.places.device).type == "cuda"
+        with shared_gpu() if parallel_on_gpu else nullcontext():
             if jobs == 1:
                 reports = self._one_by_one(cells, CellWork(self.places, budget), announce, audience)
             else:
-                if resolve_device(self.places.device).type == "cuda":
-                    stack.enter_context(shared_gpu())
                 work = CellWork(self.places, budget, threads=max(1, (os.cpu_count() or 1) // jobs))
                 reports = run_in_workers(cells, work, workers=jobs, stop=lambda: budget.spent)
             for report in reports:
@@ -171,7 +168,7 @@ class Reproduction:
             else:
                 yield Report(cell, result=run)
 
-    def _count(self, report: Report[Cell, Run], tally: Tally, say: Callable[[str], None]) -> None:
+    def _count(self, report: Report[Cell, Run], tally: Tally, say: Say) -> None:
         cell, error, run = report.task, report.error, report.result
         tally.left.remove(cell)
         if run is not None:
@@ -203,12 +200,7 @@ class CellWork:
     threads: int | None = None
 
     def __call__(
-        self,
-        cell: Cell,
-        say: Callable[[str], None],
-        *,
-        observer: Observer | None = None,
-        prepare: Callable[[Config], Experiment] = experiment.prepare,
+        self, cell: Cell, say: Say, *, observer: Observer | None = None, prepare: Prepare = experiment.prepare
     ) -> Run:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
@@ -225,7 +217,7 @@ class CellWork:
             experiment.continue_run(self._prepare(cell, folder, prepare), folder, observers)
         return read_run(publish(folder, places.results, cell))
 
-    def _prepare(self, cell: Cell, folder: Path, prepare: Callable[[Config], Experiment]) -> Experiment:
+    def _prepare(self, cell: Cell, folder: Path, prepare: Prepare) -> Experiment:
         if (folder / CONFIG).is_file():
             return experiment.reopen(folder, moved=self.places.settings)
         config = configuration.build(configuration.merge(cell.settings, self.places.settings))
@@ -239,9 +231,9 @@ def _set_aside_if_other(folder: Path, cell: Cell, places: Places) -> None:
     """Rename an unfinished run of other settings, engine or precision, so that its rounds are not lost."""
     if not (folder / CONFIG).is_file():
         return
-    found = configuration.build(configuration.read_toml(folder / CONFIG))
-    computed = (found.run.engine, found.run.precision)
-    if identity(found) == identity(config_of(cell)) and computed == (places.engine, places.precision):
+    found = read_config(folder)
+    same = identity(found) == identity_of(cell)
+    if same and (found.run.engine, found.run.precision) == (places.engine, places.precision):
         return
     number = 1
     while (aside := folder.with_name(f"{folder.name}-other-{number}")).exists():

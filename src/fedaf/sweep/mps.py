@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
@@ -27,17 +27,10 @@ def shared_gpu() -> Iterator[None]:
     if _PIPE in os.environ:
         yield
         return
-    if shutil.which(_CONTROL) is None:
-        log.warning("CUDA MPS is not available (%s is not installed): several runs at once are no faster", _CONTROL)
-        yield
-        return
     with tempfile.TemporaryDirectory(prefix="fedaf-mps-") as folder:
         settings = {_PIPE: folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        environment = {**os.environ, **settings}
-        done = subprocess.run([_CONTROL, "-d"], env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = (done.stderr or done.stdout).strip()
-            log.warning("CUDA MPS could not be started (%s): several runs at once are no faster", reason)
+        if problem := _start({**os.environ, **settings}):
+            log.warning("CUDA MPS %s: several runs at once are no faster", problem)
             yield
             return
         os.environ |= settings
@@ -47,3 +40,11 @@ def shared_gpu() -> Iterator[None]:
             subprocess.run([_CONTROL], input="quit\n", text=True, capture_output=True, check=False, timeout=60)
             for name in settings:
                 del os.environ[name]
+
+
+def _start(environment: Mapping[str, str]) -> str | None:
+    """Start the daemon, or say why it does not run."""
+    if shutil.which(_CONTROL) is None:
+        return f"is not available ({_CONTROL} is not installed)"
+    done = subprocess.run([_CONTROL, "-d"], env=environment, capture_output=True, text=True, check=False)
+    return f"could not be started ({(done.stderr or done.stdout).strip()})" if done.returncode else None
