@@ -109,13 +109,11 @@ class SubmittedRun:
     def __init__(self, link: Link, config: Config, out: Path) -> None:
         if (out / RESULT).is_file():
             raise UserError(
-                f"the run in {out} is finished; choose another directory with --out.",
-                code="FEDAF-DEPLOY-RUN-FINISHED",
+                f"the run in {out} is finished; choose another directory with --out.", code="FEDAF-DEPLOY-RUN-FINISHED"
             )
         if not link.home.is_dir():
             raise UserError(
-                f"no link was started in {link.folder}; start one with fedaf deploy link.",
-                code="FEDAF-DEPLOY-NO-LINK",
+                f"no link was started in {link.folder}; start one with fedaf deploy link.", code="FEDAF-DEPLOY-NO-LINK"
             )
         self._link, self._config, self._out = link, config, out
         self._events = EventReader(out)

@@ -65,14 +65,12 @@ def check_names(server: str, sites: Sequence[str]) -> None:
         )
     if not sites:
         raise UserError(
-            "--sites needs at least one name, for example --sites hospital-a,hospital-b.",
-            code="FEDAF-DEPLOY-SITE-NAME",
+            "--sites needs at least one name, for example --sites hospital-a,hospital-b.", code="FEDAF-DEPLOY-SITE-NAME"
         )
     for name in sites:
         if not _NAME.fullmatch(name):
             raise UserError(
-                f"the site name {name!r} is not valid; use letters, digits, '.' and '-'.",
-                code="FEDAF-DEPLOY-SITE-NAME",
+                f"the site name {name!r} is not valid; use letters, digits, '.' and '-'.", code="FEDAF-DEPLOY-SITE-NAME"
             )
     if len(set(sites)) < len(sites):
         raise UserError(
@@ -145,8 +143,7 @@ def refuse_used(folder: Path) -> None:
     """Raise ``UserError`` if a folder is not empty, or is a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
-            f"{folder} is in use; choose a folder that is empty or does not exist.",
-            code="FEDAF-DEPLOY-FOLDER-USED",
+            f"{folder} is in use; choose a folder that is empty or does not exist.", code="FEDAF-DEPLOY-FOLDER-USED"
         )
 
 

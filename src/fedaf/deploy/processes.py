@@ -156,9 +156,7 @@ class Processes:
                 return
             time.sleep(0.1)
         raise _ended(
-            f"{name} does not listen on port {port} after {seconds:g} s",
-            self.log(name),
-            "FEDAF-DEPLOY-NOT-LISTENING",
+            f"{name} does not listen on port {port} after {seconds:g} s", self.log(name), "FEDAF-DEPLOY-NOT-LISTENING"
         )
 
     def stop(self) -> None:

@@ -170,11 +170,7 @@ def _by_reason(failures: Mapping[str, str]) -> str:
 
 
 def _collect(
-    phase: Phase,
-    requests: Mapping[str, Request],
-    transport: Transport,
-    report: RoundReport,
-    observer: Observer,
+    phase: Phase, requests: Mapping[str, Request], transport: Transport, report: RoundReport, observer: Observer
 ) -> dict[str, Payload]:
     """Return the valid replies; every other delivery becomes a failure in the report."""
     round = next(iter(requests.values())).round

@@ -43,12 +43,7 @@ def data_for(
     """Load the data of a configuration from ``folder``, with the hold-out set of ``data.validation`` applied."""
     table = config.data
     data = catalog.load(
-        table.name,
-        folder,
-        image_size=table.image_size,
-        max_unreadable=table.max_unreadable,
-        progress=watch,
-        spec=entry,
+        table.name, folder, image_size=table.image_size, max_unreadable=table.max_unreadable, progress=watch, spec=entry
     )
     return data if table.validation is None else with_validation(data, table.validation)
 

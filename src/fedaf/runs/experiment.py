@@ -166,11 +166,7 @@ def prepare(
     task = assembly.task_for(config, data.train.images.shape[1:], data.num_classes, data.mean, data.std)
     split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
     if split.redraws:
-        log.info(
-            "drew %d splits until every client had %d samples",
-            split.redraws + 1,
-            config.partition.min_size,
-        )
+        log.info("drew %d splits until every client had %d samples", split.redraws + 1, config.partition.min_size)
     architecture = assembly.architecture_for(config, task, factory)
     validate(architecture, task, device=engine.device)
     method = method_class(config.method, task, architecture)

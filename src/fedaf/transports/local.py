@@ -8,17 +8,7 @@ from functools import partial
 from fedaf.client.serving import Admission, serve
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.protocol import (
-    DeadlineExceeded,
-    Delivery,
-    Failed,
-    Listener,
-    Phase,
-    Request,
-    Shard,
-    Silent,
-    Tensors,
-)
+from fedaf.protocol import DeadlineExceeded, Delivery, Failed, Listener, Phase, Request, Shard, Silent, Tensors
 
 log = logging.getLogger(__name__)
 
