@@ -108,13 +108,11 @@ class SubmittedRun:
 
     def __init__(self, link: Link, config: Config, out: Path) -> None:
         if (out / RESULT).is_file():
-            raise UserError(
-                f"the run in {out} is finished; choose another directory with --out.", code="FEDAF-DEPLOY-RUN-FINISHED"
-            )
+            what = f"the run in {out} is finished; choose another directory with --out."
+            raise UserError(what, code="FEDAF-DEPLOY-RUN-FINISHED")
         if not link.home.is_dir():
-            raise UserError(
-                f"no link was started in {link.folder}; start one with fedaf deploy link.", code="FEDAF-DEPLOY-NO-LINK"
-            )
+            what = f"no link was started in {link.folder}; start one with fedaf deploy link."
+            raise UserError(what, code="FEDAF-DEPLOY-NO-LINK")
         self._link, self._config, self._out = link, config, out
         self._events = EventReader(out)
         self._events.read()  # skips those from before a resume
@@ -190,11 +188,8 @@ def _flwr(link: Link, *arguments: str) -> dict[str, Any]:
             command, env=link.environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise FedafError(
-            f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s; see its log in "
-            f"{link.folder / LOGS}.",
-            code="FEDAF-DEPLOY-FLWR-TIMEOUT",
-        ) from error
+        what = f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s"
+        raise FedafError(f"{what}; see its log in {link.folder / LOGS}.", code="FEDAF-DEPLOY-FLWR-TIMEOUT") from error
     try:
         answer = json.loads(done.stdout)
     except ValueError:
@@ -202,7 +197,5 @@ def _flwr(link: Link, *arguments: str) -> dict[str, Any]:
     if done.returncode == 0 and answer.get("success"):
         return dict(answer)
     reason = answer.get("error-message") or done.stderr or done.stdout or f"status {done.returncode}"
-    raise FedafError(
-        f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]}); is the link running?",
-        code="FEDAF-DEPLOY-FLWR-FAILED",
-    )
+    what = f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]})"
+    raise FedafError(f"{what}; is the link running?", code="FEDAF-DEPLOY-FLWR-FAILED")
