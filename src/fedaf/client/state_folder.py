@@ -76,10 +76,8 @@ def _undamaged(file: Path) -> Iterator[None]:
     try:
         yield
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise UserError(
-            f"{file} is damaged ({error}), so this client cannot know what it sent; restore the file from a backup.",
-            code="FEDAF-CLIENT-STATE-DAMAGED",
-        ) from error
+        what = f"{file} is damaged ({error}), so this client cannot know what it sent"
+        raise UserError(f"{what}; restore the file from a backup.", code="FEDAF-CLIENT-STATE-DAMAGED") from error
 
 
 def _images_sent(file: Path) -> int:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import tomli_w
 
 from fedaf.config import Config
-from fedaf.data.spec import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
 from fedaf.deploy.machines import CONNECTION, Link, Site
 from fedaf.deploy.processes import Processes, last_words
@@ -18,6 +17,7 @@ from fedaf.errors import FedafError, InUse, UserError
 from fedaf.federation.events import EventReader, replay
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RESULT, RunDirectory, read_metrics
+from fedaf.runs.composition import title_of
 from fedaf.runs.experiment import phases_of
 
 LOGS, RUN = "logs", "run"
@@ -132,7 +132,7 @@ class SubmittedRun:
         """
         config = self._config
         observer.started(
-            title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
+            title=title_of(config),
             rounds=config.run.rounds,
             first_round=self._first_round,
             phases=phases_of(config),

@@ -121,8 +121,8 @@ def play_round(
         active = list(replies)
         if len(active) < needed:
             replied = f"{len(active)} of {len(report.asked)} clients replied, {needed} are needed"
-            reasons = _by_reason(report.failures)
-            raise BelowQuorum(f"round {server.round}, phase {phase.name}: {replied} ({reasons})")
+            where, reasons = f"round {server.round}, phase {phase.name}", _by_reason(report.failures)
+            raise BelowQuorum(f"{where}: {replied} ({reasons})", code="FEDAF-QUORUM")
         server = phase.aggregate(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
     report.accepted = active

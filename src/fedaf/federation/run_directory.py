@@ -43,7 +43,8 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise InUse(f"another process is running in {path}; wait for it or choose another directory.") from error
+            what = f"another process is running in {path}; wait for it or choose another directory."
+            raise InUse(what, code="FEDAF-RUN-LOCKED") from error
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":

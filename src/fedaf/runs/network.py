@@ -161,7 +161,7 @@ def _check_allowed(node: Node, policy: Policy, given: dict[str, Any]) -> None:
 
 def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     factory = custom.find(config.model.name, None, keep_weights=config.model.keep_weights)
-    task = assembly.task_for(config, entry.shape, entry.num_classes, entry.mean, entry.std)
+    task = assembly.task_for(config, entry.shape, entry)
     architecture = assembly.architecture_for(config, task, factory)
     if factory is not None:
         validate(architecture, task, device=engine.device)
