@@ -6,7 +6,7 @@ from pathlib import Path
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedaf.runs.sites import client_site
+from fedaf.runs.network import client_site
 from fedaf.transports.flower.client import client_app
 
 # As a process of Flower's has it, without which no message can be made.

@@ -6,21 +6,9 @@ from dataclasses import dataclass, field
 from fedaf.client.evaluation import Evaluate
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.protocol import (
-    Client,
-    Delivery,
-    Engine,
-    Failed,
-    Method,
-    Payload,
-    Phase,
-    Policy,
-    Refused,
-    Replied,
-    Request,
-    Shard,
-    to_cpu,
-)
+from fedaf.errors import Refused
+from fedaf.protocol import Client, Engine, Method, Payload, Phase, Policy, Shard, to_cpu
+from fedaf.protocol.messages import Delivery, Failed, Replied, Request
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ reply, a repeated round or a resumed server, the client works from the state tha
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-import safetensors.torch
 import torch
 
-from fedaf.common.files import write_atomically
-from fedaf.protocol import Outcome, Request, Tensors, pack, prefixed, select, to_cpu
+from fedaf.protocol import Outcome, Request, Tensors, prefixed, select, to_cpu
 
 
 @dataclass(frozen=True)
@@ -85,15 +82,6 @@ class ClientState:
             **prefixed("pending/", self.pending or {}),
             **prefixed("scratch/", self.scratch),
         }
-
-    @classmethod
-    def read(cls, path: Path) -> "ClientState":
-        """Read a state from a file; a missing file is an empty state."""
-        return cls.from_tensors(safetensors.torch.load_file(path)) if path.exists() else cls()
-
-    def write(self, path: Path) -> None:
-        """Write the state to a file, atomically."""
-        write_atomically(path, pack(self.to_tensors()))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> "ClientState":

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import safetensors
+import safetensors.torch
 
 from fedaf.client.state import ClientState
-from fedaf.protocol import Refused, UserError
+from fedaf.common.files import write_atomically
+from fedaf.protocol import Refused, UserError, pack
 
 _KEPT_RUNS = 20
 _POLL_SECONDS = 0.1
@@ -45,12 +46,12 @@ class StateFolder:
     def read(self, run: str) -> ClientState:
         """Return the state of a run. A new run has only the number of images sent in other runs."""
         with _undamaged(file := self._file(run)):
-            state = ClientState.read(file)
+            state = ClientState.from_tensors(safetensors.torch.load_file(file)) if file.exists() else ClientState()
         return replace(state, images_sent=max((_images_sent(each) for each in self._files()), default=0))
 
     def write(self, state: ClientState) -> None:
         """Replace the state of a run, and delete the oldest states."""
-        state.write(self._file(state.run))
+        write_atomically(self._file(state.run), pack(state.to_tensors()))
         for old in self._files()[_KEPT_RUNS:]:
             old.unlink()
 
@@ -76,10 +77,8 @@ def _undamaged(file: Path) -> Iterator[None]:
     try:
         yield
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise UserError(
-            f"{file} is damaged ({error}), so this client cannot know what it sent; restore the file from a backup.",
-            code="FEDAF-CLIENT-STATE-DAMAGED",
-        ) from error
+        what = f"{file} is damaged ({error}), so this client cannot know what it sent"
+        raise UserError(f"{what}; restore the file from a backup.", code="FEDAF-CLIENT-STATE-DAMAGED") from error
 
 
 def _images_sent(file: Path) -> int:

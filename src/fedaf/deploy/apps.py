@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _open_site(node: Node, config: str) -> "ClientSite":
-    from fedaf.runs.sites import client_site
+    from fedaf.runs.network import client_site
 
     return client_site(node, config)
 

@@ -10,15 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedaf.errors import UserError
@@ -44,15 +38,7 @@ def private_directory(path: Path) -> Path:
 
 def make_authority(folder: Path) -> None:
     """Create a certificate authority, valid for 825 days: the public ``ca.crt`` and the private ``ca.key``."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = _name("fedaf deployment authority")
-    builder = (
-        _builder(name, name, key, _AUTHORITY_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(certificates=True), critical=True)
-    )
-    _write_private(private_directory(folder) / CA_KEY, _pem(key))
-    _write(folder / CA_CERTIFICATE, builder.sign(key, hashes.SHA384()).public_bytes(Encoding.PEM))
+    _issue(folder / CA_CERTIFICATE, folder / CA_KEY, "fedaf deployment authority", _AUTHORITY_LIFE)
 
 
 def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str]) -> datetime:
@@ -72,27 +58,16 @@ def make_server_certificate(authority: Path, folder: Path, hosts: Sequence[str])
     issuer, issuer_key = _read_authority(authority)
     left = issuer.not_valid_after_utc - datetime.now(UTC)
     if left <= timedelta(0):
-        raise UserError(
-            f"the certificate authority in {authority} expired on {issuer.not_valid_after_utc:%Y-%m-%d}; create a new "
-            "deployment with fedaf deploy init, and copy its ca.crt to every site.",
-            code="FEDAF-DEPLOY-AUTHORITY-EXPIRED",
-        )
-    key = ec.generate_private_key(ec.SECP384R1())
-    names = x509.SubjectAlternativeName([_alternative(host) for host in dict.fromkeys([*hosts, *LOOPBACK])])
-    certificate = (
-        _builder(_name("fedaf server"), issuer.subject, key, min(_SERVER_LIFE, left))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
-            critical=False,
-        )
-        .add_extension(names, critical=False)
-        .sign(issuer_key, hashes.SHA384())
+        what = f"the certificate authority in {authority} expired on {issuer.not_valid_after_utc:%Y-%m-%d}"
+        remedy = "create a new deployment with fedaf deploy init, and copy its ca.crt to every site"
+        raise UserError(f"{what}; {remedy}.", code="FEDAF-DEPLOY-AUTHORITY-EXPIRED")
+    extensions = (
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+        x509.SubjectAlternativeName([_alternative(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]),
     )
-    _write_private(private_directory(folder) / SERVER_KEY, _pem(key))
-    _write(folder / SERVER_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    files, life = (folder / SERVER_CERTIFICATE, folder / SERVER_KEY), min(_SERVER_LIFE, left)
+    certificate = _issue(*files, "fedaf server", life, extensions, issuer=(issuer.subject, issuer_key))
     return certificate.not_valid_after_utc
 
 
@@ -102,11 +77,8 @@ def hosts_of(certificate: Path) -> list[str]:
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
-        raise UserError(
-            f"{certificate} is not a readable certificate with host names ({error}); restore the one that "
-            "fedaf deploy init wrote.",
-            code="FEDAF-DEPLOY-CERTIFICATE-UNREADABLE",
-        ) from error
+        what = f"{certificate} is not a readable certificate with host names ({error}); restore it."
+        raise UserError(what, code="FEDAF-DEPLOY-CERTIFICATE-UNREADABLE") from error
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
@@ -117,8 +89,7 @@ def make_node_key(file: Path) -> Path:
         The file of the public key, which the server must have.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    private_directory(file.parent)
-    _write_private(file, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    _write_private(file, key, PrivateFormat.OpenSSH)
     public = file.with_suffix(".pub")
     _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
     return public
@@ -127,70 +98,76 @@ def make_node_key(file: Path) -> Path:
 def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     try:
         certificate = x509.load_pem_x509_certificate((folder / CA_CERTIFICATE).read_bytes())
-        key = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
+        key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise TypeError(f"{CA_KEY} is not an elliptic curve key")
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{folder} holds no readable certificate authority ({CA_CERTIFICATE} and {CA_KEY}): {error}; restore the "
-            "files that fedaf deploy init wrote.",
-            code="FEDAF-DEPLOY-AUTHORITY-UNREADABLE",
-        ) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(
-            f"{folder / CA_KEY} is not an elliptic curve key, so fedaf deploy init did not write it; restore the one "
-            "it wrote.",
-            code="FEDAF-DEPLOY-AUTHORITY-UNREADABLE",
-        )
+        what = f"{folder} holds no readable certificate authority ({CA_CERTIFICATE} and {CA_KEY}): {error}"
+        remedy = "restore the files that fedaf deploy init wrote"
+        raise UserError(f"{what}; {remedy}.", code="FEDAF-DEPLOY-AUTHORITY-UNREADABLE") from error
     return certificate, key
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, life: timedelta
-) -> x509.CertificateBuilder:
+def _issue(
+    file: Path,
+    key_file: Path,
+    common_name: str,
+    life: timedelta,
+    extensions: Sequence[x509.ExtensionType] = (),
+    issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
+) -> x509.Certificate:
+    """Write a new key and its certificate, signed by an issuer or, for an authority, by itself."""
+    key, is_authority = ec.generate_private_key(ec.SECP384R1()), issuer is None
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    issuer_name, issuer_key = issuer or (subject, key)
     now = datetime.now(UTC)
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
+        .issuer_name(issuer_name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + life)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+        .add_extension(_usage(is_authority), critical=True)
+    )
+    for extension in (x509.SubjectKeyIdentifier.from_public_key(key.public_key()), *extensions):
+        builder = builder.add_extension(extension, critical=False)
+    certificate = builder.sign(issuer_key, hashes.SHA384())
+    _write_private(key_file, key, PrivateFormat.PKCS8)
+    _write(file, certificate.public_bytes(Encoding.PEM))
+    return certificate
+
+
+def _usage(is_authority: bool) -> x509.KeyUsage:
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+        **dict.fromkeys(unused, False),
     )
 
 
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+def is_address(host: str) -> bool:
+    """Return whether a host is given by its IP address."""
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
+    return x509.IPAddress(ipaddress.ip_address(host)) if is_address(host) else x509.DNSName(host)
 
 
-def _usage(*, certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not certificates,
-        key_cert_sign=certificates,
-        crl_sign=certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that others can never read, not even while it is being written."""
-    _write(path, content, mode=0o600)
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, kind: PrivateFormat) -> None:
+    """Write a key to a file that others can never read, not even while it is being written."""
+    private_directory(path.parent)
+    _write(path, key.private_bytes(Encoding.PEM, kind, NoEncryption()), mode=0o600)
 
 
 def _write(path: Path, content: bytes, *, mode: int = 0o644) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import tomli_w
 
 from fedaf.config import Config
-from fedaf.data.spec import NO_DATA
 from fedaf.deploy.init import KEYS, SERVER, SITES, init
 from fedaf.deploy.machines import CONNECTION, Link, Site
 from fedaf.deploy.processes import Processes, last_words
@@ -18,6 +17,7 @@ from fedaf.errors import FedafError, InUse, UserError
 from fedaf.federation.events import EventReader, replay
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RESULT, RunDirectory, read_metrics
+from fedaf.runs.composition import title_of
 from fedaf.runs.experiment import phases_of
 
 LOGS, RUN = "logs", "run"
@@ -108,15 +108,11 @@ class SubmittedRun:
 
     def __init__(self, link: Link, config: Config, out: Path) -> None:
         if (out / RESULT).is_file():
-            raise UserError(
-                f"the run in {out} is finished; choose another directory with --out.",
-                code="FEDAF-DEPLOY-RUN-FINISHED",
-            )
+            what = f"the run in {out} is finished; choose another directory with --out."
+            raise UserError(what, code="FEDAF-DEPLOY-RUN-FINISHED")
         if not link.home.is_dir():
-            raise UserError(
-                f"no link was started in {link.folder}; start one with fedaf deploy link.",
-                code="FEDAF-DEPLOY-NO-LINK",
-            )
+            what = f"no link was started in {link.folder}; start one with fedaf deploy link."
+            raise UserError(what, code="FEDAF-DEPLOY-NO-LINK")
         self._link, self._config, self._out = link, config, out
         self._events = EventReader(out)
         self._events.read()  # skips those from before a resume
@@ -136,7 +132,7 @@ class SubmittedRun:
         """
         config = self._config
         observer.started(
-            title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
+            title=title_of(config),
             rounds=config.run.rounds,
             first_round=self._first_round,
             phases=phases_of(config),
@@ -192,11 +188,8 @@ def _flwr(link: Link, *arguments: str) -> dict[str, Any]:
             command, env=link.environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise FedafError(
-            f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s; see its log in "
-            f"{link.folder / LOGS}.",
-            code="FEDAF-DEPLOY-FLWR-TIMEOUT",
-        ) from error
+        what = f"flwr {arguments[0]} got no answer from the link in {error.timeout:g} s"
+        raise FedafError(f"{what}; see its log in {link.folder / LOGS}.", code="FEDAF-DEPLOY-FLWR-TIMEOUT") from error
     try:
         answer = json.loads(done.stdout)
     except ValueError:
@@ -204,7 +197,5 @@ def _flwr(link: Link, *arguments: str) -> dict[str, Any]:
     if done.returncode == 0 and answer.get("success"):
         return dict(answer)
     reason = answer.get("error-message") or done.stderr or done.stdout or f"status {done.returncode}"
-    raise FedafError(
-        f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]}); is the link running?",
-        code="FEDAF-DEPLOY-FLWR-FAILED",
-    )
+    what = f"flwr {arguments[0]} failed ({' '.join(str(reason).split())[:300]})"
+    raise FedafError(f"{what}; is the link running?", code="FEDAF-DEPLOY-FLWR-FAILED")

@@ -1,6 +1,5 @@
 """``fedaf deploy init``: a folder for each machine, and pages that say what to do with them."""
 
-import ipaddress
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,17 +15,8 @@ from fedaf.common.version import __version__
 from fedaf.config import Config
 from fedaf.config.policies import policy_toml
 from fedaf.data.spec import NO_DATA
-from fedaf.deploy.credentials import (
-    CA_CERTIFICATE,
-    LOOPBACK,
-    NODE_KEY,
-    SERVER_CERTIFICATE,
-    hosts_of,
-    make_authority,
-    make_node_key,
-    make_server_certificate,
-    private_directory,
-)
+from fedaf.deploy import credentials
+from fedaf.deploy.credentials import CA_CERTIFICATE, NODE_KEY, SERVER_CERTIFICATE, private_directory
 from fedaf.deploy.machines import APP, FLOWER_HOME, LINK_FILE, NODE_FILE
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG
@@ -58,35 +48,15 @@ def trial_config(given: Mapping[str, Any]) -> Config:
 
 def check_names(server: str, sites: Sequence[str]) -> None:
     """Raise ``UserError`` unless these are valid names of a server and its sites."""
-    if not (_HOST.fullmatch(server) or _is_address(server)):
-        raise UserError(
-            f"--server is {server!r}; expected a host name or an address, without a port.",
-            code="FEDAF-DEPLOY-SERVER-NAME",
-        )
-    if not sites:
-        raise UserError(
-            "--sites needs at least one name, for example --sites hospital-a,hospital-b.",
-            code="FEDAF-DEPLOY-SITE-NAME",
-        )
-    for name in sites:
-        if not _NAME.fullmatch(name):
-            raise UserError(
-                f"the site name {name!r} is not valid; use letters, digits, '.' and '-'.",
-                code="FEDAF-DEPLOY-SITE-NAME",
-            )
-    if len(set(sites)) < len(sites):
-        raise UserError(
-            f"--sites has {', '.join(sorted({n for n in sites if sites.count(n) > 1}))} twice; names must be unique.",
-            code="FEDAF-DEPLOY-SITE-NAME",
-        )
-
-
-def _is_address(server: str) -> bool:
-    try:
-        ipaddress.ip_address(server)
-    except ValueError:
-        return False
-    return True
+    if not (_HOST.fullmatch(server) or credentials.is_address(server)):
+        what = f"--server is {server!r}; expected a host name or an address, without a port."
+        raise UserError(what, code="FEDAF-DEPLOY-SERVER-NAME")
+    wrong = [repr(name) for name in sites if not _NAME.fullmatch(name)]
+    wrong += sorted({f"{name} twice" for name in sites if sites.count(name) > 1})
+    if wrong or not sites:
+        what = f"--sites has {', '.join(wrong) or 'no names'}"
+        expected = "expected different names of letters, digits, '.' and '-', for example hospital-a,hospital-b"
+        raise UserError(f"{what}; {expected}.", code="FEDAF-DEPLOY-SITE-NAME")
 
 
 def init(
@@ -116,7 +86,11 @@ def init(
     check_names(server, sites)
     refuse_used(folder)
     private_directory(folder)
-    expires = None if bring_certificates else _make_certificates(folder, server)
+    expires = None
+    if not bring_certificates:
+        credentials.make_authority(folder / AUTHORITY)
+        expires = credentials.make_server_certificate(folder / AUTHORITY, folder / SERVER, [server])
+        shutil.copyfile(folder / AUTHORITY / CA_CERTIFICATE, folder / SERVER / CA_CERTIFICATE)
     trial = config.data.name != NO_DATA
     values = {
         "version": __version__,
@@ -132,7 +106,7 @@ def init(
     _write_server(folder / SERVER, config, host=host, port=port)
     for number, name in enumerate(sites):
         site = private_directory(folder / SITES / name)
-        public = make_node_key(site / NODE_KEY)
+        public = credentials.make_node_key(site / NODE_KEY)
         shutil.copyfile(public, folder / SERVER / KEYS / f"{name}.pub")
         if not bring_certificates:
             shutil.copyfile(folder / AUTHORITY / CA_CERTIFICATE, site / CA_CERTIFICATE)
@@ -144,10 +118,8 @@ def init(
 def refuse_used(folder: Path) -> None:
     """Raise ``UserError`` if a folder is not empty, or is a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            f"{folder} is in use; choose a folder that is empty or does not exist.",
-            code="FEDAF-DEPLOY-FOLDER-USED",
-        )
+        what = f"{folder} is in use; choose a folder that is empty or does not exist."
+        raise UserError(what, code="FEDAF-DEPLOY-FOLDER-USED")
 
 
 def renew(folder: Path) -> datetime:
@@ -162,20 +134,11 @@ def renew(folder: Path) -> datetime:
     Raises:
         UserError: If the deployment has no certificate authority, or its files cannot be read.
     """
-    certificate = folder / SERVER / SERVER_CERTIFICATE
     if not (folder / AUTHORITY).is_dir():
-        raise UserError(
-            f"{folder} has no {AUTHORITY}/, so another authority signed its certificates; renew them there.",
-            code="FEDAF-DEPLOY-AUTHORITY-EXTERNAL",
-        )
-    return make_server_certificate(folder / AUTHORITY, folder / SERVER, hosts_of(certificate))
-
-
-def _make_certificates(folder: Path, server: str) -> datetime:
-    make_authority(folder / AUTHORITY)
-    expires = make_server_certificate(folder / AUTHORITY, folder / SERVER, [server, *LOOPBACK])
-    shutil.copyfile(folder / AUTHORITY / CA_CERTIFICATE, folder / SERVER / CA_CERTIFICATE)
-    return expires
+        what = f"{folder} has no {AUTHORITY}/, so another authority signed its certificates; renew them there."
+        raise UserError(what, code="FEDAF-DEPLOY-AUTHORITY-EXTERNAL")
+    hosts = credentials.hosts_of(folder / SERVER / SERVER_CERTIFICATE)
+    return credentials.make_server_certificate(folder / AUTHORITY, folder / SERVER, hosts)
 
 
 def _write_page(folder: Path, template: str, values: Mapping[str, object]) -> None:

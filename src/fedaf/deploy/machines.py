@@ -87,11 +87,8 @@ class Link:
         app = self.folder / APP
         given, installed = (folder / "pyproject.toml" for folder in (app, app_directory()))
         if not given.is_file() or given.read_bytes() != installed.read_bytes():
-            raise UserError(
-                f"{app} is not the app of fedaf {__version__}, so nodes would refuse it; replace it by a copy of "
-                f"{app_directory()}.",
-                code="FEDAF-DEPLOY-APP-VERSION",
-            )
+            what = f"{app} is not the app of fedaf {__version__}, so nodes would refuse it"
+            raise UserError(f"{what}; replace it by a copy of {app_directory()}.", code="FEDAF-DEPLOY-APP-VERSION")
         return app
 
     def prepare(self) -> list[str]:
@@ -161,28 +158,21 @@ class Site:
         if kind in ("folder", "npz") and path:
             table["data"] = f"{kind}:{self.folder / path}"
             if not (self.folder / path).exists():
-                raise UserError(
-                    f"data in {self.folder / NODE_FILE} is {kind}:{path}, which does not exist; set it to the path of "
-                    "this site's images.",
-                    code="FEDAF-DEPLOY-DATA-NOT-FOUND",
-                )
+                what = f"data in {self.folder / NODE_FILE} is {kind}:{path}, which does not exist"
+                raise UserError(f"{what}; set the path of this site's images.", code="FEDAF-DEPLOY-DATA-NOT-FOUND")
         return table
 
 
 def _read(path: Path, model: type[_Settings], kind: str) -> _Settings:
     if not path.is_file():
-        raise UserError(
-            f"{path.parent} is not {kind}: it has no {path.name}; fedaf deploy init creates such folders.",
-            code="FEDAF-DEPLOY-FOLDER-WRONG",
-        )
+        what = f"{path.parent} is not {kind}: it has no {path.name}; fedaf deploy init creates such folders."
+        raise UserError(what, code="FEDAF-DEPLOY-FOLDER-WRONG")
     return configuration.read_file(path, model, what="file")
 
 
 def _file(folder: Path, name: str) -> str:
     path = folder / name
     if not path.is_file():
-        raise UserError(
-            f"{path} is missing; the README.md of the deployment says where it comes from.",
-            code="FEDAF-DEPLOY-FILE-MISSING",
-        )
+        what = f"{path} is missing; the README.md of the deployment says where it comes from."
+        raise UserError(what, code="FEDAF-DEPLOY-FILE-MISSING")
     return str(path)

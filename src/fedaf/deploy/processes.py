@@ -4,13 +4,12 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from subprocess import STDOUT, Popen
 from typing import NamedTuple, NoReturn, Self
 
 import psutil
@@ -22,32 +21,19 @@ _GRACE_SECONDS = 6.0
 # What Flower writes to a log, the code of the error it means, and what to do about it.
 _SIGNS = (
     (
-        "CERTIFICATE_VERIFY_FAILED",
-        "FEDAF-DEPLOY-CERTIFICATE-REFUSED",
-        "the server's certificate is not signed by the authority of ca.crt, has expired, or is for another host name; "
-        "compare ca.crt with the server's",
+        *("CERTIFICATE_VERIFY_FAILED", "FEDAF-DEPLOY-CERTIFICATE-REFUSED"),
+        "the server's certificate has expired, is for another host name, or is not signed by the authority of ca.crt",
+    ),
+    ("[code: 2001]", "FEDAF-DEPLOY-KEY-UNKNOWN", "the key of this node is not registered; register node.pub there"),
+    (
+        *("[code: 2004]", "FEDAF-DEPLOY-KEY-UNKNOWN"),
+        "the server does not know the key of this node, or another node uses it; register node.pub, or stop that node",
     ),
     (
-        "[code: 2001]",
-        "FEDAF-DEPLOY-KEY-UNKNOWN",
-        "the server admits only nodes with a registered key; register node.pub there",
-    ),
-    (
-        "[code: 2004]",
-        "FEDAF-DEPLOY-KEY-UNKNOWN",
-        "the server does not know the key of this node, or another node with this key is running; register node.pub on "
-        "the server, or stop the other node",
-    ),
-    (
-        "Giving up reconnection",
-        "FEDAF-DEPLOY-NO-ANSWER",
+        *("Giving up reconnection", "FEDAF-DEPLOY-NO-ANSWER"),
         "no SuperLink with TLS answered before the time limit; check the address, and that the link is running",
     ),
-    (
-        "address already in use",
-        "FEDAF-DEPLOY-PORT-TAKEN",
-        "its port is in use; choose another port, or stop the program that uses it",
-    ),
+    ("address already in use", "FEDAF-DEPLOY-PORT-TAKEN", "its port is in use; choose another, or stop its program"),
 )
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -63,6 +49,18 @@ def environment(home: Path) -> dict[str, str]:
 
 
 @contextmanager
+def _handling(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, object], NoReturn] | signal.Handlers
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+@contextmanager
 def ending_orderly() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP into ``SystemExit`` in the block, so that it cleans up as after Ctrl-C. A signal that is
     ignored, as under nohup, stays ignored."""
@@ -70,13 +68,8 @@ def ending_orderly() -> Iterator[None]:
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, end) for number in heeded}
-    try:
+    with _handling([n for n in _ENDINGS[1:] if signal.getsignal(n) is not signal.SIG_IGN], end):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Processes:
@@ -93,20 +86,25 @@ class Processes:
     def __init__(self, logs: Path, environment: dict[str, str]) -> None:
         logs.mkdir(exist_ok=True)
         self._logs, self._environment = logs, environment
-        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: dict[str, Popen[bytes]] = {}
         self._needed: set[str] = set()
         self._known: set[psutil.Process] = set()
+        self._groups: set[int] = set()  # process groups of programs that are being stopped
         self._input, self._write_end = os.pipe()  # never written to: closing it tells the programs to end
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def __exit__(self, *error: object) -> None:
+        """Stop everything: SIGTERM first, SIGKILL after a grace period. Further signals are ignored meanwhile."""
+        with _handling(_ENDINGS, signal.SIG_IGN):
+            try:
+                self._stop()
+            finally:
+                os.close(self._input)
+                os.close(self._write_end)
 
-    def start(self, name: str, *command: str | Path, may_end: bool = False) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *command: str | Path, may_end: bool = False) -> Popen[bytes]:
         """Start a program in its own session, so that Ctrl-C reaches only this process.
 
         Args:
@@ -115,13 +113,8 @@ class Processes:
             may_end: Whether ``watch`` accepts that the program has ended.
         """
         with open(self.log(name), "wb") as output:
-            process = subprocess.Popen(
-                command,
-                env=self._environment,
-                stdin=self._input,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            process = Popen(
+                command, env=self._environment, stdin=self._input, stdout=output, stderr=STDOUT, start_new_session=True
             )
         self._started[name] = process
         if not may_end:
@@ -138,7 +131,7 @@ class Processes:
             FedafError: If a program that must keep running has ended.
         """
         started = {process.pid for process in self._started.values()}
-        self._known |= {entry.process for entry in _with_descendants(started, _listing())}
+        self._known |= {entry.process for entry in _with_descendants(started, _listing()).values()}
         for name, process in self._started.items():
             if name in self._needed and process.poll() is not None:
                 raise _ended(f"{name} ended", self.log(name), "FEDAF-DEPLOY-PROGRAM-ENDED")
@@ -155,57 +148,37 @@ class Processes:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(0.1)
-        raise _ended(
-            f"{name} does not listen on port {port} after {seconds:g} s",
-            self.log(name),
-            "FEDAF-DEPLOY-NOT-LISTENING",
-        )
-
-    def stop(self) -> None:
-        """Stop everything: SIGTERM first, SIGKILL after a grace period. Further signals are ignored meanwhile."""
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDINGS}
-        try:
-            self._stop()
-        finally:
-            os.close(self._input)
-            os.close(self._write_end)
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        what = f"{name} does not listen on port {port} after {seconds:g} s"
+        raise _ended(what, self.log(name), "FEDAF-DEPLOY-NOT-LISTENING")
 
     def _stop(self) -> None:
-        groups: set[int] = set()
-        asked: set[int] = set()
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while (left := self._left(groups)) and time.monotonic() < deadline:
-            orphans = {pid for pid, entry in left.items() if entry.parent not in left}
-            # First all processes; later only orphans, as a program may start a child to shut down cleanly.
-            to_ask = (orphans if asked else left.keys()) - asked
-            for pid in to_ask:
-                _send(pid, signal.SIGTERM)
-            asked |= to_ask
-            time.sleep(0.1)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        while (left := self._left(groups)) and time.monotonic() < deadline:
-            for pid in left:
-                _send(pid, signal.SIGKILL)
-            time.sleep(0.05)
-        self._started.clear()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            asked: set[int] = set()
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while (left := self._left()) and time.monotonic() < deadline:
+                to_ask = set(left)
+                if asked and number == signal.SIGTERM:
+                    # Only orphans, as a program may start a child to shut down cleanly.
+                    to_ask = {pid for pid, entry in left.items() if entry.parent not in left} - asked
+                for pid in to_ask:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                asked |= to_ask
+                time.sleep(0.1)
 
-    def _left(self, groups: set[int]) -> dict[int, "_Entry"]:
+    def _left(self) -> dict[int, "_Entry"]:
         """Return the processes that still run, by process id.
 
         A process that is being stopped may start a child and be gone before the next look. Such a child stays in its
-        parent's process group, so ``groups`` collects the groups seen so far.
+        parent's process group, so the groups seen so far are searched too.
         """
         running = {process.pid for process in self._started.values() if process.poll() is None}
         listing = _listing()
-        roots = {
-            e.process.pid for e in listing if e.process.pid in running or e.process in self._known or e.group in groups
-        }
-        found = _with_descendants(roots, listing)
-        groups |= {entry.group for entry in found}
-        self._known |= {entry.process for entry in found}
-        return {entry.process.pid: entry for entry in found}
+        known = {pid for pid, entry in listing.items() if entry.process in self._known or entry.group in self._groups}
+        left = _with_descendants(running | known, listing)
+        self._groups |= {entry.group for entry in left.values()}
+        self._known |= {entry.process for entry in left.values()}
+        return left
 
 
 class _Entry(NamedTuple):
@@ -216,29 +189,22 @@ class _Entry(NamedTuple):
     group: int
 
 
-def _with_descendants(roots: set[int], listing: Sequence[_Entry]) -> list[_Entry]:
+def _with_descendants(roots: set[int], listing: Mapping[int, _Entry]) -> dict[int, _Entry]:
     """Return the processes with these ids and all their descendants, in any session."""
     found = set(roots)
-    while more := {entry.process.pid for entry in listing if entry.parent in found} - found:
+    while more := {pid for pid, entry in listing.items() if entry.parent in found} - found:
         found |= more
-    return [entry for entry in listing if entry.process.pid in found]
+    return {pid: entry for pid, entry in listing.items() if pid in found}
 
 
-def _listing() -> list[_Entry]:
-    """List every process that is not a zombie."""
-    found = []
-    for pid in psutil.pids():
-        with suppress(psutil.Error, OSError):
-            process = psutil.Process(pid)
-            with process.oneshot():
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(_Entry(process, process.ppid(), os.getpgid(pid)))
+def _listing() -> dict[int, _Entry]:
+    """List every process that is not a zombie, by process id."""
+    found = {}
+    for process in psutil.process_iter(["ppid", "status"]):
+        with suppress(OSError):
+            if process.info["status"] != psutil.STATUS_ZOMBIE:
+                found[process.pid] = _Entry(process, process.info["ppid"], os.getpgid(process.pid))
     return found
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def free_ports(count: int) -> list[int]:
@@ -258,11 +224,9 @@ def refuse_taken(port: int, host: str = "127.0.0.1") -> None:
         try:
             one.bind((host, port))
         except OSError as error:
-            raise UserError(
-                f"port {port} of {host} cannot be used ({error.strerror}); choose another port, or stop the program "
-                "that uses it.",
-                code="FEDAF-DEPLOY-PORT-TAKEN",
-            ) from error
+            what = f"port {port} of {host} cannot be used ({error.strerror})"
+            remedy = "choose another port, or stop the program that uses it"
+            raise UserError(f"{what}; {remedy}.", code="FEDAF-DEPLOY-PORT-TAKEN") from error
 
 
 def last_words(log: Path, *, lines: int = 3) -> str:

@@ -49,12 +49,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     write_atomically(temporary / "model.safetensors", pack(server.model))
     write_atomically(temporary / "server.safetensors", pack(to_tensors(server.memory)))
     write_atomically(temporary / "clients.safetensors", pack(_flatten(checkpoint.clients)))
-    facts = {
-        "run": checkpoint.run,
-        "round": server.round,
-        "key": server.key.value,
-        "accepted": dict(checkpoint.accepted),
-    }
+    accepted = dict(checkpoint.accepted)
+    facts = {"run": checkpoint.run, "round": server.round, "key": server.key.value, "accepted": accepted}
     write_atomically(temporary / "state.json", json.dumps(facts))
     shutil.rmtree(folder / name, ignore_errors=True)  # exists if a run was killed before it wrote LATEST
     temporary.rename(folder / name)
@@ -77,7 +73,6 @@ def load(folder: Path, memory: type[Any] | None) -> Checkpoint:
     try:
         latest = folder / (folder / LATEST).read_text().strip()
         facts = json.loads((latest / "state.json").read_text())
-        run = str(facts["run"])
         kept = safetensors.torch.load_file(latest / "server.safetensors")
         server = ServerState(
             key=Key(int(facts["key"])),
@@ -87,12 +82,10 @@ def load(folder: Path, memory: type[Any] | None) -> Checkpoint:
         )
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}
+        return Checkpoint(str(facts["run"]), server, accepted, clients)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise UserError(
-            f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error}).",
-            code="FEDAF-RUN-NO-CHECKPOINT",
-        ) from error
-    return Checkpoint(run, server, accepted, clients)
+        what = f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error})."
+        raise UserError(what, code="FEDAF-RUN-NO-CHECKPOINT") from error
 
 
 def _flatten(records: Mapping[str, Tensors]) -> dict[str, Tensor]:

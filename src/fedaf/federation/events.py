@@ -14,7 +14,7 @@ from typing import Any
 
 from fedaf.common.files import write_atomically
 from fedaf.errors import FedafError
-from fedaf.federation.observer import Observer
+from fedaf.federation.observer import EVENT_NAMES, Observer
 
 EVENTS = "events.jsonl"
 
@@ -91,9 +91,9 @@ class EventReader:
                 self._inode, self._offset = inode, file.tell() - len(data) + len(complete)
         except FileNotFoundError:
             return []
-        events = [event for event in map(_parse, complete.splitlines()) if event is not None]
-        if replaced:
-            events = [event for event in events if event["time"] > self._last]
+        lines = [parsed for line in complete.splitlines() if (parsed := parse_line(line)) is not None]
+        since = self._last if replaced else 0.0
+        events = [line for line in lines if {"time", "event"} <= line.keys() and line["time"] > since]
         self._last = max((event["time"] for event in events), default=self._last)
         return events
 
@@ -101,15 +101,14 @@ class EventReader:
 def replay(event: Mapping[str, Any], observer: Observer) -> None:
     """Tell an observer about an event that was read from a file; unknown events and ``failed`` are ignored."""
     fields = {name: value for name, value in event.items() if name not in ("time", "event")}
-    match event["event"]:
-        case "started" | "round_started" | "phase_started" | "client_failed" | "round_ended" | "ended" as name:
-            getattr(observer, name)(**fields)
+    if event["event"] in EVENT_NAMES:
+        getattr(observer, event["event"])(**fields)
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line; ``None`` for a line that was cut short when the run was killed."""
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line; ``None`` for a line that was cut short when the run was killed."""
     try:
-        event = json.loads(line)
+        parsed = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and {"time", "event"} <= event.keys() else None
+    return parsed if isinstance(parsed, dict) else None

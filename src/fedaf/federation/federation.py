@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,7 @@ class Federation:
 
     def start(self, key: Key) -> Checkpoint:
         """Return the state before round 1, after writing it as a checkpoint."""
-        begun = Checkpoint(uuid.uuid4().hex, self.method.initial(key), {}, self.transport.checkpoint())
-        checkpoint.save(self.directory.path, begun, keep=self.keep_checkpoints)
+        begun = self._save(uuid.uuid4().hex, self.method.initial(key), {})
         self.directory.rewind(0)
         return begun
 
@@ -90,13 +89,14 @@ class Federation:
             metrics = self._metrics(server, report)
             self.directory.append_metrics(metrics)
             self.directory.write_exhibits(self.method.exhibits(server))
-            checkpoint.save(
-                self.directory.path,
-                Checkpoint(begun.run, server, accepted, self.transport.checkpoint()),
-                keep=self.keep_checkpoints,
-            )
+            self._save(begun.run, server, accepted)
             observer.round_ended(metrics)
         return server
+
+    def _save(self, run: str, server: ServerState, accepted: Mapping[str, int]) -> Checkpoint:
+        saved = Checkpoint(run, server, accepted, self.transport.checkpoint())
+        checkpoint.save(self.directory.path, saved, keep=self.keep_checkpoints)
+        return saved
 
     def _metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         return {

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -41,36 +42,17 @@ class Observer:
         """Called once after the last round, or when the run is interrupted."""
 
 
+EVENT_NAMES = [name for name in vars(Observer) if not name.startswith("_")]
+
+
 class Observers(Observer):
     """Forwards every call to several observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+        for name in EVENT_NAMES:
+            setattr(self, name, partial(self._forward, name))
 
-    def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
+    def _forward(self, name: str, *arguments: Any, **fields: Any) -> None:
         for observer in self._observers:
-            observer.started(title=title, rounds=rounds, first_round=first_round, phases=phases, device=device)
-
-    def round_started(self, round: int) -> None:
-        for observer in self._observers:
-            observer.round_started(round)
-
-    def phase_started(self, name: str, clients: int) -> None:
-        for observer in self._observers:
-            observer.phase_started(name, clients)
-
-    def progressed(self, who: str, done: int, total: int) -> None:
-        for observer in self._observers:
-            observer.progressed(who, done, total)
-
-    def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
-        for observer in self._observers:
-            observer.client_failed(round, phase, client, reason)
-
-    def round_ended(self, metrics: Mapping[str, Any]) -> None:
-        for observer in self._observers:
-            observer.round_ended(metrics)
-
-    def ended(self) -> None:
-        for observer in self._observers:
-            observer.ended()
+            getattr(observer, name)(*arguments, **fields)

@@ -7,23 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedaf.errors import BelowQuorum, FedafError, Refused
 from fedaf.federation.observer import Observer
-from fedaf.protocol import (
-    BelowQuorum,
-    Delivery,
-    Engine,
-    Failed,
-    FedafError,
-    Key,
-    Method,
-    Payload,
-    Phase,
-    Refused,
-    Replied,
-    Request,
-    ServerState,
-    Transport,
-)
+from fedaf.protocol import Engine, Failed, Key, Method, Payload, Phase, Replied, Request, ServerState, Transport
 
 
 @dataclass(frozen=True)
@@ -134,11 +120,9 @@ def play_round(
         replies = exchange(server, phase, accepted)
         active = list(replies)
         if len(active) < needed:
-            raise BelowQuorum(
-                f"round {server.round}, phase {phase.name}: {len(active)} of {len(report.asked)} clients replied, "
-                f"{needed} are needed ({_by_reason(report.failures)})",
-                code="FEDAF-QUORUM",
-            )
+            replied = f"{len(active)} of {len(report.asked)} clients replied, {needed} are needed"
+            where, reasons = f"round {server.round}, phase {phase.name}", _by_reason(report.failures)
+            raise BelowQuorum(f"{where}: {replied} ({reasons})", code="FEDAF-QUORUM")
         server = phase.aggregate(server, replies)
         report.seconds[phase.name] = time.perf_counter() - started
     report.accepted = active
@@ -147,10 +131,8 @@ def play_round(
     server = method.finish(server, engine)
     report.seconds["server"] = time.perf_counter() - started
     if not all(bool(torch.isfinite(t).all()) for t in server.model.values() if t.is_floating_point()):
-        raise FedafError(
-            f"round {server.round}: the server's model is no longer finite; lower its learning rate.",
-            code="FEDAF-MODEL-NOT-FINITE",
-        )
+        what = f"round {server.round}: the server's model is no longer finite; lower its learning rate."
+        raise FedafError(what, code="FEDAF-MODEL-NOT-FINITE")
     evaluation = method.evaluation or evaluation
     if evaluation is not None:
         started = time.perf_counter()
@@ -170,11 +152,7 @@ def _by_reason(failures: Mapping[str, str]) -> str:
 
 
 def _collect(
-    phase: Phase,
-    requests: Mapping[str, Request],
-    transport: Transport,
-    report: RoundReport,
-    observer: Observer,
+    phase: Phase, requests: Mapping[str, Request], transport: Transport, report: RoundReport, observer: Observer
 ) -> dict[str, Payload]:
     """Return the valid replies; every other delivery becomes a failure in the report."""
     round = next(iter(requests.values())).round
@@ -183,7 +161,12 @@ def _collect(
     replies: dict[str, Payload] = {}
     seconds: list[Mapping[str, float]] = []
     for client, request in requests.items():
-        delivery = _checked(phase, request, deliveries[client])
+        delivery = deliveries[client]
+        try:
+            if isinstance(delivery, Replied):
+                phase.schema(request.ask).validate(delivery.payload)
+        except Refused as refusal:
+            delivery = Failed.from_error(refusal)
         if not isinstance(delivery, Replied):
             report.failures[client] = f"{phase.name}: {delivery.reason}"
             observer.client_failed(round, phase.name, client, delivery.reason)
@@ -195,16 +178,6 @@ def _collect(
         report.overhead[phase.name] = _overhead(seconds)
     report.upload[phase.name] = {client: reply.nbytes for client, reply in replies.items()}
     return replies
-
-
-def _checked(phase: Phase, request: Request, delivery: Delivery) -> Delivery:
-    """Return the delivery, or the failure of a reply that breaks the phase's schema."""
-    try:
-        if isinstance(delivery, Replied):
-            phase.schema(request.ask).validate(delivery.payload)
-    except Refused as refusal:
-        return Failed.from_error(refusal)
-    return delivery
 
 
 def _overhead(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from fedaf.common.files import write_atomically
 from fedaf.errors import FedafError, InUse, UserError
-from fedaf.federation.events import EVENTS, EventWriter
+from fedaf.federation.events import EVENTS, EventWriter, parse_line
 from fedaf.protocol import Exhibit
 
 CONFIG, PARTITION, METRICS, RESULT = "config.toml", "partition.json", "metrics.jsonl", "result.json"
@@ -44,10 +43,8 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise InUse(
-                f"another process is running in {path}; wait for it or choose another directory.",
-                code="FEDAF-RUN-LOCKED",
-            ) from error
+            what = f"another process is running in {path}; wait for it or choose another directory."
+            raise InUse(what, code="FEDAF-RUN-LOCKED") from error
 
     @classmethod
     def create(cls, path: Path) -> "RunDirectory":
@@ -63,9 +60,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, FedafError):
             EventWriter(self.path).failed(error)
         self.close()
@@ -94,11 +89,8 @@ class RunDirectory:
         """
         kept = read_metrics(self.path)[:last_round]
         if [m.get("round") for m in kept] != list(range(1, last_round + 1)):
-            raise UserError(
-                f"{self.path / METRICS} is damaged: it does not hold rounds 1 to {last_round}; restore the file from a "
-                "backup.",
-                code="FEDAF-RUN-METRICS",
-            )
+            what = f"{self.path / METRICS} does not hold rounds 1 to {last_round}"
+            raise UserError(f"{what}; restore the file from a backup.", code="FEDAF-RUN-METRICS")
         if last_round:
             self.write(METRICS, "".join(json.dumps(m) + "\n" for m in kept))
         EventWriter(self.path).rewind(kept)
@@ -138,25 +130,15 @@ def refuse_in_use(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another --out.", code="FEDAF-RUN-NOT-A-DIRECTORY")
     if path.exists() and any(found.name not in (_LOCK, EVENTS) for found in path.iterdir()):
-        raise UserError(
-            f"{path} is in use; choose another --out, or continue the run with --resume {path}.",
-            code="FEDAF-RUN-DIRECTORY-IN-USE",
-        )
+        what = f"{path} is in use; choose another --out, or continue the run with --resume {path}."
+        raise UserError(what, code="FEDAF-RUN-DIRECTORY-IN-USE")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the metrics of each round; an incomplete last line (after a kill) is left out."""
-    try:
-        lines = (path / METRICS).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    rounds = []
-    for line in lines:
-        try:
-            metrics = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        if not isinstance(metrics, dict):
+    file, rounds = path / METRICS, []
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        if (metrics := parse_line(line)) is None:
             break
         rounds.append(metrics)
     return rounds

@@ -43,12 +43,7 @@ def data_for(
     """Load the data of a configuration from ``folder``, with the hold-out set of ``data.validation`` applied."""
     table = config.data
     data = catalog.load(
-        table.name,
-        folder,
-        image_size=table.image_size,
-        max_unreadable=table.max_unreadable,
-        progress=watch,
-        spec=entry,
+        table.name, folder, image_size=table.image_size, max_unreadable=table.max_unreadable, progress=watch, spec=entry
     )
     return data if table.validation is None else with_validation(data, table.validation)
 
@@ -62,72 +57,54 @@ def spec_for(config: Config) -> DatasetSpec:
     table = config.data
     known = catalog.find_spec(table.name)
     if known is not None:
-        for key in ("shape", "classes"):
-            if getattr(table, key) is not None:
-                raise UserError(
-                    f"data.{key} is for custom data only; remove it for {table.name}.", code="FEDAF-DATA-SHAPE"
-                )
+        if table.shape is not None or table.classes is not None:
+            what = f"data.shape and data.classes are for custom data only; remove them for {table.name}."
+            raise UserError(what, code="FEDAF-DATA-SHAPE")
         if known.resized and table.image_size is not None:
             return replace(known, shape=(known.shape[0], table.image_size, table.image_size))
         return known
     if table.shape is None or table.classes is None:
-        raise UserError(
-            f"data.name is {table.name!r}, so clients on a network do not know the shape and classes; set data.shape "
-            '([C, H, W]) and data.classes (["cat", "dog"]).',
-            code="FEDAF-DATA-SHAPE",
-        )
+        what = f"data.name is {table.name!r}, so clients on a network do not know the shape and classes"
+        remedy = 'set data.shape ([C, H, W]) and data.classes (["cat", "dog"])'
+        raise UserError(f"{what}; {remedy}.", code="FEDAF-DATA-SHAPE")
     if table.name == NO_DATA and table.validation is not None:
-        raise UserError(
-            "data.validation needs images on the server, and this one has none; remove it.",
-            code="FEDAF-DATA-VALIDATION",
-        )
+        what = "data.validation needs images on the server, and this one has none; remove it."
+        raise UserError(what, code="FEDAF-DATA-VALIDATION")
     if len(set(table.classes)) != len(table.classes):
         raise UserError("data.classes names a class twice; use every name once.", code="FEDAF-DATA-CLASSES")
     channels, height, width = table.shape
     return custom_spec((channels, height, width), tuple(table.classes))
 
 
-def task_for(
-    config: Config, shape: Sequence[int], num_classes: int, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Task:
+def task_for(config: Config, shape: Sequence[int], data: DataSet | DatasetSpec) -> Task:
     """Return the task for data of this shape.
 
     Args:
-        config: The configuration; its ``data.mean`` and ``data.std`` override ``mean`` and ``std``.
+        config: The configuration; its ``data.mean`` and ``data.std`` override those of ``data``.
         shape: Channels, height and width.
-        num_classes: Number of classes.
-        mean: Mean per channel, from the catalog.
-        std: Standard deviation per channel, from the catalog.
+        data: The data or their specification, with the number of classes and the normalisation.
 
     Raises:
         UserError: The number of values does not match the channels, or a standard deviation is not positive.
     """
     channels, height, width = shape
-    mean, std = (
-        tuple(known if chosen is None else chosen)
-        for chosen, known in ((config.data.mean, mean), (config.data.std, std))
-    )
+    table, augment = config.data, tuple(config.training.augment)
+    mean = tuple(data.mean if table.mean is None else table.mean)
+    std = tuple(data.std if table.std is None else table.std)
     if len(mean) != channels or len(std) != channels or min(std) <= 0:
-        raise UserError(
-            f"data.mean has {len(mean)} values and data.std {len(std)}; expected {channels} of each for "
-            f"{config.data.name}, one per channel, with std above 0.",
-            code="FEDAF-DATA-NORMALISATION",
-        )
-    return Task(config.data.name, channels, height, width, num_classes, mean, std, tuple(config.training.augment))
+        what = f"data.mean has {len(mean)} values and data.std {len(std)}"
+        expected = f"expected {channels} of each for {table.name}, one per channel, with std above 0"
+        raise UserError(f"{what}; {expected}.", code="FEDAF-DATA-NORMALISATION")
+    return Task(table.name, channels, height, width, data.num_classes, mean, std, augment)
 
 
 def architecture_for(config: Config, task: Task, factory: Factory | None) -> Architecture:
     """Return the network to train; ``factory`` makes a custom one."""
-    table = config.model
+    table, key = config.model, Key(config.run.seed).derive("factory")
     if factory is None:
         return builtin.architecture(table.name, task, table, table.classifier)
     return custom.architecture(
-        factory,
-        task,
-        Key(config.run.seed).derive("factory"),
-        name=table.name,
-        classifier=table.classifier,
-        keep_weights=table.keep_weights,
+        factory, task, key, name=table.name, classifier=table.classifier, keep_weights=table.keep_weights
     )
 
 
@@ -143,6 +120,5 @@ def split(config: Config, data: DataSet) -> Partition:
     Raises:
         UserError: The data cannot be split this way.
     """
-    return PARTITIONS.find(config.partition.kind).split(
-        data, config.partition, Key(config.run.seed).derive("partition")
-    )
+    key = Key(config.run.seed).derive("partition")
+    return PARTITIONS.find(config.partition.kind).split(data, config.partition, key)

@@ -83,12 +83,7 @@ class RunResult:
 
 
 def play(
-    site: ServerSite,
-    transport: Transport,
-    directory: RunDirectory,
-    observer: Observer,
-    *,
-    deadline: float | None = None,
+    site: ServerSite, transport: Transport, directory: RunDirectory, observer: Observer, deadline: float | None = None
 ) -> RunResult:
     """Start the run of a directory, or resume it after its last checkpoint, and write its result.
 
@@ -122,7 +117,7 @@ def play(
     )
     begun = _begin(federation, config)
     observers.started(
-        title=f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}",
+        title=title_of(config),
         rounds=config.run.rounds,
         first_round=begun.server.round + 1,
         phases=len(method.phases) + (method.evaluation is not None or site.test is None),
@@ -134,12 +129,17 @@ def play(
         observers.ended()
     rounds = read_metrics(directory.path)
     clients = len({client for m in rounds for client in m["asked"]}) if site.clients is None else site.clients
-    figures = figures_of(site, clients, rounds)
+    figures = _figures(site, clients, rounds)
     directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
     events.finished()
     model = method.build_model(server.key)
     model.load_state_dict(server.model)
     return RunResult(figures, model.eval(), directory.path)
+
+
+def title_of(config: Config) -> str:
+    """Return the method and the data of a run, for people."""
+    return f"{config.method_name} on {'own data' if config.data.name == NO_DATA else config.data.name}"
 
 
 def _begin(federation: Federation, config: Config) -> Checkpoint:
@@ -148,32 +148,26 @@ def _begin(federation: Federation, config: Config) -> Checkpoint:
     if not (path / LATEST).exists() and not (path / METRICS).exists():
         return federation.start(Key(config.run.seed))
     begun = federation.resume()
-    must_fit(federation.method, begun.server.model, path, name=config.model.name)
-    if begun.server.round >= config.run.rounds:
-        log.info("the run in %s is finished: all %d rounds are done", path, begun.server.round)
-    else:
-        log.info("resuming the run in %s after round %d", path, begun.server.round)
+    _must_fit(federation.method, begun.server.model, path, name=config.model.name)
+    finished = begun.server.round >= config.run.rounds
+    sentence = (
+        "the run in %s is finished: all %d rounds are done" if finished else "resuming the run in %s after round %d"
+    )
+    log.info(sentence, path, begun.server.round)
     return begun
 
 
-def must_fit(method: Method, saved: Tensors, path: Path, *, name: str) -> None:
-    """Check that a checkpoint is of the method's model: a custom model may have changed.
-
-    Raises:
-        UserError: A tensor is missing or has another shape.
-    """
+def _must_fit(method: Method, saved: Tensors, path: Path, *, name: str) -> None:
+    """Check that a checkpoint is of the method's model: a custom model may have changed."""
     model = method.build_model(Key(0)).state_dict()
     for tensor in {**model, **saved}:
         current, stored = ("none" if t is None else str(list(t.shape)) for t in (model.get(tensor), saved.get(tensor)))
         if current != stored:
-            raise UserError(
-                f"the checkpoint in {path} is of another model: {tensor} is {stored} there and {current} in "
-                f"{name}; use the model that the run was started with.",
-                code="FEDAF-RUN-OTHER-MODEL",
-            )
+            what = f"the checkpoint in {path} is of another model: {tensor} is {stored} there and {current} in {name}"
+            raise UserError(f"{what}; use the model that the run was started with.", code="FEDAF-RUN-OTHER-MODEL")
 
 
-def figures_of(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the content of ``result.json``, from the metrics of all rounds."""
     config, engine = site.config, site.engine
     return {

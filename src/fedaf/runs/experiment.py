@@ -152,10 +152,8 @@ def prepare(
         UserError: The configuration cannot be run.
     """
     if config.data.name == NO_DATA:
-        raise UserError(
-            f"data.name is {NO_DATA!r}, which only a server with clients on a network can use; choose a data set.",
-            code="FEDAF-DATA-NONE",
-        )
+        what = f"data.name is {NO_DATA!r}, which only a server with clients on a network can use"
+        raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
     catalog.check_name(config.data.name)
     factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
     engine = assembly.engine_for(config)
@@ -163,14 +161,10 @@ def prepare(
     policy = read_policy(config.federation.policy) if config.federation.policy else None
     data = assembly.data_for(config, Path(config.data.dir), watch=watch)
     config = assembly.resolve_auto(config, data)
-    task = assembly.task_for(config, data.train.images.shape[1:], data.num_classes, data.mean, data.std)
+    task = assembly.task_for(config, data.train.images.shape[1:], data)
     split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
     if split.redraws:
-        log.info(
-            "drew %d splits until every client had %d samples",
-            split.redraws + 1,
-            config.partition.min_size,
-        )
+        log.info("drew %d splits until every client had %d samples", split.redraws + 1, config.partition.min_size)
     architecture = assembly.architecture_for(config, task, factory)
     validate(architecture, task, device=engine.device)
     method = method_class(config.method, task, architecture)
@@ -228,18 +222,13 @@ def reopen(
         UserError: ``out`` is not a run directory, or the data changed.
     """
     if not (out / CONFIG).is_file():
-        raise UserError(
-            f"{out} is not a run directory of fedaf: it has no {CONFIG}; choose another for --resume.",
-            code="FEDAF-RUN-NOT-FOUND",
-        )
+        what = f"{out} is not a run directory of fedaf: it has no {CONFIG}; choose another for --resume."
+        raise UserError(what, code="FEDAF-RUN-NOT-FOUND")
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
     saved = out / PARTITION
     if not saved.is_file() and (out / LATEST).is_file():
-        raise UserError(
-            f"{out} has no {PARTITION}; restore the file or, if this is a run over a network, continue it with "
-            f"fedaf deploy run --out {out} in the server's folder.",
-            code="FEDAF-RUN-NO-PARTITION",
-        )
+        elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
+        raise UserError(f"{out} has no {PARTITION}; restore it, or: {elsewhere}.", code="FEDAF-RUN-NO-PARTITION")
     return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
 
 
@@ -254,9 +243,8 @@ def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunRe
 
 
 def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
-    config, data, method = experiment.config, experiment.dataset, experiment.method
+    config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
     shards = experiment.partition.shards(data)
-    policy = experiment.policy
     admission = None if policy is None else Admission(policy, method, config.method_name)
     site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
     with _threads(config.run.threads):

@@ -2,23 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from fedaf.client.serving import Admission, serve
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.protocol import (
-    DeadlineExceeded,
-    Delivery,
-    Failed,
-    Listener,
-    Phase,
-    Request,
-    Shard,
-    Silent,
-    Tensors,
-)
+from fedaf.protocol import DeadlineExceeded, Delivery, Failed, Listener, Phase, Request, Shard, Silent, Tensors
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +33,22 @@ class LocalTransport:
         seconds = min((r.seconds for r in requests.values() if r.seconds is not None), default=None)
         engine = self._engine.until(time.monotonic() + seconds if seconds is not None else None)
         deliveries: dict[str, Delivery] = {}
-        work = partial(self._work, phase, engine, listener, deliveries)
-        try:
-            work(requests)
-        except DeadlineExceeded:
-            pass
-        except Exception as error:  # a client's code or data may raise anything; only its own reply is lost
-            log.debug("phase %s failed for a cohort", phase.name, exc_info=error)
-            if len(requests) == 1:
-                deliveries.update(dict.fromkeys(requests, Failed.from_error(error)))
-            else:
-                _one_by_one(work, requests, deliveries)
+
+        def attempt(cohort: Mapping[str, Request]) -> None:
+            try:
+                deliveries.update(self._work(phase, cohort, engine, listener))
+            except DeadlineExceeded:
+                raise
+            except Exception as error:  # a client's code or data may raise anything; only its own reply is lost
+                log.debug("phase %s failed for %s", phase.name, ", ".join(cohort), exc_info=error)
+                if len(cohort) == 1:
+                    deliveries.update(dict.fromkeys(cohort, Failed.from_error(error)))
+                    return
+                for name in [name for name in cohort if name not in deliveries]:  # find out which one failed
+                    attempt({name: cohort[name]})
+
+        with suppress(DeadlineExceeded):
+            attempt(requests)
         return {client: deliveries.get(client, Silent()) for client in requests}
 
     def checkpoint(self) -> Mapping[str, Tensors]:
@@ -63,14 +58,9 @@ class LocalTransport:
         self._states = {client: ClientState.from_tensors(tensors) for client, tensors in records.items()}
 
     def _work(
-        self,
-        phase: Phase,
-        engine: EagerEngine,
-        listener: Listener,
-        deliveries: dict[str, Delivery],
-        requests: Mapping[str, Request],
-    ) -> None:
-        """Serve the cohort, and store each delivery and state as soon as it is known."""
+        self, phase: Phase, requests: Mapping[str, Request], engine: EagerEngine, listener: Listener
+    ) -> Iterator[tuple[str, Delivery]]:
+        """Serve a cohort, and keep each client's state as soon as it is known."""
         names = list(requests)
         together = type(phase).work is not Phase.work
         served = 0
@@ -84,21 +74,7 @@ class LocalTransport:
         answers = serve(phase, requests, self._shards, self._states, engine.watch(tick), self._admission)
         for name, delivery, state in answers:
             self._states[name] = state
-            deliveries[name] = delivery
+            yield name, delivery
             served += 1
             if not together:
                 listener(name, served, len(names))
-
-
-def _one_by_one(
-    work: Callable[[Mapping[str, Request]], None], requests: Mapping[str, Request], deliveries: dict[str, Delivery]
-) -> None:
-    """Retry the clients of a failed cohort that have no delivery yet, each alone, to find out which one failed."""
-    for name in [name for name in requests if name not in deliveries]:
-        try:
-            work({name: requests[name]})
-        except DeadlineExceeded:
-            return
-        except Exception as error:  # as above
-            log.debug("client %s failed", name, exc_info=error)
-            deliveries[name] = Failed.from_error(error)

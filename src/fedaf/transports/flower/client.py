@@ -39,10 +39,8 @@ def client_app(open_site: Callable[[Node, str], "ClientSite"]) -> ClientApp:
         facts, data = from_records(message.content, sender="the server")
         node = Node.read(context.node_config)
         if facts.get("client") != node.client:
-            raise Refused(
-                f"the request is for {str(facts.get('client'))[:64]!r}, but this node is {node.client!r}",
-                code="FEDAF-REQUEST-CLIENT",
-            )
+            what = f"the request is for {str(facts.get('client'))[:64]!r}, but this node is {node.client!r}"
+            raise Refused(what, code="FEDAF-REQUEST-CLIENT")
         return _work(data, node, str(context.run_config.get("config", "")), open_site)
 
     app.query(HELLO.partition(".")[2])(_answering(hello))

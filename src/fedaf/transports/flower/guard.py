@@ -19,15 +19,13 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedaf.errors import FedafError
 from fedaf.transports.flower import app_directory
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _FOR_SITES = "/v1/fleet/"
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -37,18 +35,15 @@ _GRACE_SECONDS = 6.0
 class OperatorsAreLocal:
     """ASGI middleware: other machines may use the routes for sites only."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._admits(scope):
-            await self._app(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": b"Only allowed from the SuperLink's machine."})
+        refusal = PlainTextResponse("Only allowed from the SuperLink's machine.", 403)
+        await (self._app if self._admits(scope) else refusal)(scope, receive, send)
 
     def _admits(self, scope: Scope) -> bool:
-        if str(scope["path"]).startswith(_FOR_SITES):
+        if scope["type"] == "lifespan" or scope["path"].startswith(_FOR_SITES):
             return True
         client, server = scope.get("client"), scope.get("server")
         # A request from the address it was sent to comes from this machine.
@@ -127,10 +122,8 @@ def _must_have(module: Any, *names: str) -> None:
     """Refuse to start if the restrictions cannot be installed."""
     for name in names:
         if not hasattr(module, name):
-            raise FedafError(
-                f"this version of Flower has no {module.__name__}.{name}; install 'fedaf[flower]' again.",
-                code="FEDAF-FLOWER-VERSION",
-            )
+            what = f"this version of Flower has no {module.__name__}.{name}; install 'fedaf[flower]' again."
+            raise FedafError(what, code="FEDAF-FLOWER-VERSION")
 
 
 if __name__ == "__main__":

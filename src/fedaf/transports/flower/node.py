@@ -8,22 +8,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedaf.common.naming import nearest
 from fedaf.errors import UserError
 
-_KEYS = {
-    "client-id": str,
-    "data": str,
-    "state-dir": str,
-    "data-dir": str,
-    "policy": str,
-    "threads": int,
-    "device": str,
-    "model": str,
-}
 _NEEDED = ("client-id", "data", "state-dir")
-_KINDS = ("npz", "folder", "partition")
+_OPTIONAL = ("data-dir", "policy", "threads", "device", "model")
+_EXPECTED = f"expected {', '.join(_NEEDED)} and optionally {', '.join(_OPTIONAL)}"
+_DATA = re.compile(r"(npz|folder):.+|partition:\d+", re.DOTALL)
 
 
 def is_client_id(given: str) -> bool:
@@ -62,49 +55,29 @@ class Node:
         Raises:
             UserError: A key or value is missing or wrong.
         """
+        known = (*_NEEDED, *_OPTIONAL)
         for key in given:
-            if key not in _KEYS:
-                raise UserError(
-                    f"the node config has an unknown key {key!r}{nearest(key, _KEYS)}; {_expected()}.",
-                    code="FEDAF-NODE-CONFIG",
-                )
+            if key not in known:
+                what = f"the node config has an unknown key {key!r}{nearest(key, known)}"
+                raise UserError(f"{what}; {_EXPECTED}.", code="FEDAF-NODE-CONFIG")
         for key in _NEEDED:
             if key not in given:
-                raise UserError(f"the node config has no {key!r}; {_expected()}.", code="FEDAF-NODE-CONFIG")
-        for key, value in given.items():
-            kind = _KEYS[key]
-            if type(value) is not kind and not (key == "client-id" and type(value) is int):
-                raise UserError(
-                    f"{key} is {value!r} in the node config; expected {'an integer' if kind is int else 'a string'}.",
-                    code="FEDAF-NODE-CONFIG",
-                )
-        values = {key: _KEYS[key](value) for key, value in given.items()}
-        if not is_client_id(values["client-id"]):
-            raise UserError(
-                f"client-id is {values['client-id']!r:.80} in the node config; expected at most 64 letters, digits, "
-                "'.', '_' and '-'.",
-                code="FEDAF-NODE-CLIENT-ID",
-            )
-        kind, _, what = values["data"].partition(":")
-        if kind not in _KINDS or not what or (kind == "partition" and not what.isdecimal()):
-            raise UserError(
-                f"data is {values['data']!r} in the node config; expected npz:FILE, folder:DIR or partition:N.",
-                code="FEDAF-NODE-DATA",
-            )
-        if values.get("threads", 1) < 1:
-            raise UserError(
-                f"threads is {values['threads']} in the node config; expected at least 1.", code="FEDAF-NODE-CONFIG"
-            )
-        return cls(
-            client=values["client-id"],
-            data=values["data"],
-            state_dir=Path(values["state-dir"]),
-            data_dir=Path(values.get("data-dir", "data")),
-            policy=values.get("policy"),
-            threads=values.get("threads"),
-            device=values.get("device"),
-            model=values.get("model"),
-        )
+                raise UserError(f"the node config has no {key!r}; {_EXPECTED}.", code="FEDAF-NODE-CONFIG")
+        values: dict[str, Any] = dict(given)
+        if type(values["client-id"]) is int:
+            values["client-id"] = str(values["client-id"])
+        for key, value in values.items():
+            if key == "threads" and (type(value) is not int or value < 1):
+                raise _wrong(key, value, "an integer of at least 1")
+            if key != "threads" and not isinstance(value, str):
+                raise _wrong(key, value, "a string")
+        client, data = values.pop("client-id"), values["data"]
+        if not is_client_id(client):
+            raise _wrong("client-id", client, "at most 64 letters, digits, '.', '_' and '-'", "FEDAF-NODE-CLIENT-ID")
+        if not _DATA.fullmatch(data):
+            raise _wrong("data", data, "npz:FILE, folder:DIR or partition:N", "FEDAF-NODE-DATA")
+        state_dir, data_dir = Path(values.pop("state-dir")), Path(values.pop("data-dir", "data"))
+        return cls(client, state_dir=state_dir, data_dir=data_dir, **values)
 
     @property
     def folder(self) -> Path:
@@ -113,10 +86,8 @@ class Node:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"state-dir {self.state_dir} cannot be written ({error}); choose a folder that can.",
-                code="FEDAF-NODE-STATE-DIR",
-            ) from error
+            what = f"state-dir {self.state_dir} cannot be written ({error}); choose a folder that can."
+            raise UserError(what, code="FEDAF-NODE-STATE-DIR") from error
         return folder
 
     def identity(self) -> str:
@@ -129,6 +100,5 @@ class Node:
         return file.read_text().strip()[:64]
 
 
-def _expected() -> str:
-    optional = ", ".join(key for key in _KEYS if key not in _NEEDED)
-    return f"expected {', '.join(_NEEDED)} and optionally {optional}"
+def _wrong(key: str, value: object, expected: str, code: str = "FEDAF-NODE-CONFIG") -> UserError:
+    return UserError(f"{key} is {value!r:.80} in the node config; expected {expected}.", code=code)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -18,8 +18,7 @@ _AGAIN = 60.0  # seconds until a refused node is asked again: its owner may have
 _TIME_TO_LIVE = 3600.0
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """The node of a client; ``identity`` is a token on the client's disk."""
 
     node: int
@@ -92,11 +91,8 @@ class Nodes:
             raise Refused(f"{client!r:.80} is not a valid client-id", code="FEDAF-NODE-CLIENT-ID")
         before = self._places.get(client)
         if before and before.identity != place.identity:
-            raise Refused(
-                f"the client-id {client!r} belongs to node {before.node}, which has another state-dir; use another "
-                "client-id",
-                code="FEDAF-NODE-CLIENT-ID",
-            )
+            what = f"the client-id {client!r} belongs to node {before.node}, which has another state-dir"
+            raise Refused(f"{what}; use another client-id", code="FEDAF-NODE-CLIENT-ID")
         self._places[client] = place
 
 

@@ -8,19 +8,8 @@ from collections.abc import Mapping, Sequence
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedaf.protocol import (
-    BelowQuorum,
-    Delivery,
-    Failed,
-    Listener,
-    Payload,
-    Phase,
-    Refused,
-    Replied,
-    Request,
-    Silent,
-    Tensors,
-)
+from fedaf.errors import BelowQuorum, Refused
+from fedaf.protocol import Delivery, Failed, Listener, Payload, Phase, Replied, Request, Silent, Tensors
 from fedaf.transports.flower.nodes import Nodes, flower_error
 from fedaf.transports.flower.wire import PHASE, Fact, from_records, to_records
 
@@ -51,11 +40,9 @@ class FlowerTransport:
             if len(here) >= self._min_clients and not self._nodes.expecting():
                 return sorted(here)
             if time.monotonic() > give_up:
-                raise BelowQuorum(
-                    f"{len(here)} clients connected within {self._wait:g} s ({', '.join(sorted(here)) or 'none'}), but "
-                    f"federation.min_clients is {self._min_clients}",
-                    code="FEDAF-QUORUM-CLIENTS",
-                )
+                what = f"{len(here)} clients connected within {self._wait:g} s ({', '.join(sorted(here)) or 'none'})"
+                expected = f"federation.min_clients is {self._min_clients}"
+                raise BelowQuorum(f"{what}, but {expected}", code="FEDAF-QUORUM-CLIENTS")
             if time.monotonic() > logged + 30:
                 logged = time.monotonic()
                 log.info("%d clients are connected, waiting for %d", len(here), self._min_clients)

@@ -1,7 +1,6 @@
 """The layout of our messages inside Flower's: a record with a few facts, and the bytes of a payload."""
 
 import logging
-from collections.abc import Mapping
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -25,8 +24,7 @@ _warned: set[str] = set()
 
 def to_records(data: bytes = b"", /, **facts: Fact) -> RecordDict:
     """Return a Flower message with these bytes and facts; the versions of protocol and package are added."""
-    record: Mapping[str, Fact] = {"protocol": PROTOCOL_VERSION, "version": __version__, **facts}
-    records = RecordDict({_FACTS: ConfigRecord(dict(record))})
+    records = RecordDict({_FACTS: ConfigRecord({"protocol": PROTOCOL_VERSION, "version": __version__, **facts})})
     if data:
         records[_BYTES] = ArrayRecord({_BYTES: Array("uint8", (len(data),), _BYTES, data)})
     return records
@@ -44,11 +42,9 @@ def from_records(records: RecordDict, *, sender: str) -> tuple[dict[str, Fact], 
     facts = {name: value for name, value in found.items() if isinstance(value, Fact)}
     protocol, version = facts.get("protocol"), str(facts.get("version"))[:40]
     if protocol != PROTOCOL_VERSION:
-        raise Refused(
-            f"{sender} uses protocol version {protocol} (fedaf {version}), but this is protocol version "
-            f"{PROTOCOL_VERSION} (fedaf {__version__}); install the same version of fedaf on both sides",
-            code="FEDAF-MESSAGE-VERSION",
-        )
+        what = f"{sender} uses protocol version {protocol} (fedaf {version})"
+        here = f"this is protocol version {PROTOCOL_VERSION} (fedaf {__version__})"
+        raise Refused(f"{what}, but {here}; install the same version on both sides", code="FEDAF-MESSAGE-VERSION")
     if version != __version__ and f"{sender} {version}" not in _warned:
         _warned.add(f"{sender} {version}")
         log.warning("%s has fedaf %s, this is fedaf %s: results may differ", sender, version, __version__)

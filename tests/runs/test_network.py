@@ -19,8 +19,7 @@ from fedaf.federation.run_directory import read_metrics
 from fedaf.protocol import Client, Key, Method, Payload, Policy, Refused, Shard, UserError
 from fedaf.runs import assembly
 from fedaf.runs.experiment import phases_of, prepare
-from fedaf.runs.network import play
-from fedaf.runs.sites import client_site, read_config, server_site
+from fedaf.runs.network import client_site, play, read_config, server_site
 from fedaf.transports.flower.node import Node
 from fedaf.transports.local import LocalTransport
 from support.datafiles import pixels, write_tree
