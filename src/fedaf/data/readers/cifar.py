@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedaf.data.readers import arrays_only
-from fedaf.data.spec import DatasetSpec, ProgressCallback
+from fedaf.data.spec import DatasetSpec, Progress
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
@@ -46,9 +46,7 @@ class CifarReader:
     def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
         return [parent / folder for folder in self._versions for parent in (data_dir / spec.name, data_dir)]
 
-    def find(
-        self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: ProgressCallback | None
-    ) -> Source | None:
+    def find(self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: Progress) -> Source | None:
         folder = next((folder for folder in self.places(spec, data_dir) if folder.is_dir()), None)
         if folder is None:
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedaf.common.naming import printable
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
-from fedaf.data.spec import DatasetSpec, ProgressCallback
+from fedaf.data.spec import DatasetSpec, Progress
 from fedaf.data.storage.cache import Source
 from fedaf.protocol import UserError
 
@@ -35,9 +35,7 @@ class DomainReader:
     def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
         return [data_dir / folder for folder in self.folders]
 
-    def find(
-        self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: ProgressCallback | None
-    ) -> Source | None:
+    def find(self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: Progress) -> Source | None:
         for folder in self.places(spec, data_dir):
             if any((folder / domain).is_dir() for domain in spec.domains):
                 tree, lists = self._tree(spec, folder)

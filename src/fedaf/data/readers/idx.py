@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from fedaf.data.spec import DatasetSpec, OfficialFile, ProgressCallback
+from fedaf.data.spec import DatasetSpec, OfficialFile, Progress
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import CHUNK, Writer
 from fedaf.protocol import UserError
@@ -40,9 +40,7 @@ class IdxReader:
             *self.installed,
         ]
 
-    def find(
-        self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: ProgressCallback | None
-    ) -> Source | None:
+    def find(self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: Progress) -> Source | None:
         for folder in self.places(spec, data_dir):
             files = {key: _file(folder, stem) for key, stem in _FILES.items()}
             found = {key: path for key, path in files.items() if path}

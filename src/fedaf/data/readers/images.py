@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedaf.common.naming import printable
-from fedaf.data.spec import ProgressCallback
+from fedaf.data.spec import Progress
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # some other formats of Pillow start programs
@@ -83,7 +83,7 @@ def decode_all(
     mode: Mode,
     size: tuple[int, int],
     tally: Tally,
-    progress: ProgressCallback | None,
+    progress: Progress,
 ) -> Iterator[tuple[np.ndarray, list[int]]]:
     """Decode files in order and in parallel: yield arrays [n, H, W] or [n, H, W, 3] with the indices of their files.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedaf.common.naming import printable
 from fedaf.data.readers.images import ENDINGS, Mode, Tally, common, decode_all, quietly
-from fedaf.data.spec import ProgressCallback
+from fedaf.data.spec import Progress
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import Writer
 from fedaf.protocol import Key, UserError
@@ -56,7 +56,7 @@ class Tree:
         colour: bool = False,
         shape: tuple[int, int, int] | None = None,
         lists: Iterable[Path] = (),
-        progress: ProgressCallback | None = None,
+        progress: Progress = None,
     ) -> Source:
         """Return how to convert the tree.
 
@@ -115,7 +115,7 @@ def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
     return train, test
 
 
-def _write(tree: Tree, target: Callable[[], Target], progress: ProgressCallback | None, writer: Writer) -> None:
+def _write(tree: Tree, target: Callable[[], Target], progress: Progress, writer: Writer) -> None:
     classes = {name: number for number, name in enumerate(tree.classes)}
     domains = {name: number for number, name in enumerate(tree.domains)}
     tally = Tally(len(tree.train) + len(tree.test))
