@@ -80,7 +80,7 @@ def load(
             return cache.opened(found, partial(read, shown=found.root))
         return read(found, shown=found)
     except Damaged as error:
-        raise damaged(f"{error}; expected an .npz file with x_train, y_train, x_test and y_test.") from error
+        raise damaged(str(error), "expected an .npz file with x_train, y_train, x_test and y_test") from error
     except OSError as error:
         raise UserError(f"data set {name!r} cannot be read ({error}).", code="FEDAF-DATA-READ") from error
 

@@ -47,7 +47,7 @@ def _domains(file: Npz) -> list[str]:
         raise Damaged(f"{file.path} has no x_train")
     keys = [f"{domain}_{kind}_{part}" for kind in "xy" for part in _PARTS for domain in domains]
     if missing := [key for key in keys if key not in file]:
-        raise incomplete(f"{file.path} has no {missing[0]}; every domain needs one.")
+        raise incomplete(f"{file.path} has no {missing[0]}", "every domain needs one")
     images = keys[: len(keys) // 2]
     shapes = {key: check_images(file, key, file.path).shape[1:] for key in images}
     for key, shape in shapes.items():

@@ -76,10 +76,8 @@ def check_images(file: Npz, key: str, shown: Path) -> Member:
 def check_size(name: str, shown: Path | str, shape: Sequence[int], image_size: int | None) -> None:
     """Raise ``UserError`` if arrays do not have the requested size: only image files are resized."""
     if image_size is not None and tuple(shape[1:]) != (image_size, image_size):
-        what = (
-            f"data.image_size is {image_size}, but {shown} holds arrays of {shape[1]}x{shape[2]}, which are not resized"
-        )
-        raise UserError(f"{what}; leave it out for {name}.", code="FEDAF-DATA-IMAGE-SIZE")
+        what = f"data.image_size is {image_size}, but {shown} holds arrays of {shape[1]}x{shape[2]}"
+        raise UserError(f"{what}, which are not resized; leave it out for {name}.", code="FEDAF-DATA-IMAGE-SIZE")
 
 
 def numbers(file: Npz, key: str, count: int, shown: Path) -> Tensor:
@@ -133,9 +131,7 @@ def _check_range(shown: Path, what: str, count: int, **found: Tensor) -> None:
 def _names(file: Npz, key: str, shown: Path) -> tuple[str, ...]:
     names = file.array(key) if key in file else np.empty(0, np.str_)
     if names.ndim != 1 or names.dtype.kind != "U" or len(set(names.tolist())) != len(names):
-        raise wrong_classes(
-            f"{key} in {shown} is {names.dtype} {list(names.shape)}; expected a list of different names."
-        )
+        raise wrong_classes(f"{key} in {shown} is {names.dtype} {list(names.shape)}; expected a list of unique names.")
     return tuple(names.tolist())
 
 
