@@ -5,11 +5,13 @@ from pathlib import Path
 from shlex import quote
 
 from fedaf.data.dataset import DataSet
+from fedaf.data.problems import damaged, not_found
 from fedaf.data.readers import folders, npz
 from fedaf.data.registry import DATASETS
-from fedaf.data.spec import NO_DATA, DatasetSpec, ProgressCallback
+from fedaf.data.spec import NO_DATA, DatasetSpec, Progress
 from fedaf.data.storage import cache, stored
 from fedaf.data.storage.cache import Source
+from fedaf.data.storage.form import Damaged
 from fedaf.protocol import UserError
 
 _NPZ, _FOLDER = "npz:", "folder:"
@@ -31,13 +33,9 @@ def is_path(name: str) -> bool:
 
 def check_name(name: str) -> None:
     """Raise ``UserError`` if ``load`` does not take this name."""
-    if not name.isprintable():  # includes bytes that are not UTF-8
-        raise UserError(
-            f"the data set name {name!r} has characters that cannot be printed; rename its folder or file.",
-            code="FEDAF-DATA-NAME",
-        )
-    if name in (_NPZ, _FOLDER):
-        raise UserError(f"data set {name!r} names no path; expected npz:FILE or folder:DIR.", code="FEDAF-DATA-NAME")
+    if not name.isprintable() or name in (_NPZ, _FOLDER):  # bytes that are not UTF-8 cannot be printed either
+        what = f"the data set name {name!r} has unprintable characters, or no path after npz: or folder:"
+        raise UserError(f"{what}; rename the folder or file, or add the path.", code="FEDAF-DATA-NAME")
     if not is_path(name):
         DATASETS.find(name)
 
@@ -48,7 +46,7 @@ def load(
     *,
     image_size: int | None = None,
     max_unreadable: float = 0.01,
-    progress: ProgressCallback | None = None,
+    progress: Progress = None,
     spec: DatasetSpec | None = None,
 ) -> DataSet:
     """Open a data set. Everything except an uncompressed .npz is converted on first use; the copy is cached.
@@ -69,14 +67,20 @@ def load(
     if image_size is not None and image_size < 1:
         raise UserError(f"data.image_size is {image_size}; it must be at least 1.", code="FEDAF-DATA-IMAGE-SIZE")
     known = find_spec(name)
+    title, expected = (name, known) if spec is None else ("the federation", spec)
+    read = partial(stored.read, title, spec=expected, image_size=image_size, max_unreadable=max_unreadable)
     try:
         if known and known.load:
             stored.check_size(name, name, known.shape, image_size)
-            return _loaded(name, known, data_dir)
-        found = _find(name, data_dir, image_size, progress, known, spec)
+            return _loaded(name, known, known.load(data_dir))
+        found = _find(name, data_dir, image_size, progress, spec)
         if found is None:
-            raise UserError(_missing(name, data_dir, known), code="FEDAF-DATA-NOT-FOUND")
-        return _open(name, found, image_size, max_unreadable, known, spec)
+            raise not_found(_missing(name, data_dir, known))
+        if isinstance(found, Source):
+            return cache.opened(found, partial(read, shown=found.root))
+        return read(found, shown=found)
+    except Damaged as error:
+        raise damaged(str(error), "expected an .npz file with x_train, y_train, x_test and y_test") from error
     except OSError as error:
         raise UserError(f"data set {name!r} cannot be read ({error}).", code="FEDAF-DATA-READ") from error
 
@@ -85,10 +89,9 @@ def locate(name: str, data_dir: Path) -> Path | None:
     """Return where the files of a data set are, without reading them; ``None`` if they are missing or incomplete, and
     for data sets that need no files."""
     check_name(name)
-    known = find_spec(name)
     try:
-        found = None if known and known.load else _find(name, data_dir, None, None, known)
-    except (UserError, OSError):
+        found = _find(name, data_dir)
+    except (UserError, OSError, Damaged):
         return None
     return found.root if isinstance(found, Source) else found
 
@@ -96,46 +99,27 @@ def locate(name: str, data_dir: Path) -> Path | None:
 def _find(
     name: str,
     data_dir: Path,
-    image_size: int | None,
-    progress: ProgressCallback | None,
-    known: DatasetSpec | None,
+    image_size: int | None = None,
+    progress: Progress = None,
     spec: DatasetSpec | None = None,
 ) -> Source | Path | None:
     """Return a file in the stored form, or how to convert the data to it."""
     if name.startswith(_FOLDER):
-        return folders.source(Path(name.removeprefix(_FOLDER)), image_size=image_size, progress=progress, spec=spec)
+        return folders.source(Path(name.removeprefix(_FOLDER)), image_size, progress, spec)
+    known = find_spec(name)
+    if known and known.load:
+        return None
     for path in known.npz_files(data_dir) if known else [Path(name.removeprefix(_NPZ))]:
         if path.is_file():
             return npz.source(path) or path
     return known.reader.find(known, data_dir, image_size, progress) if known and known.reader else None
 
 
-def _open(
-    name: str,
-    found: Source | Path,
-    image_size: int | None,
-    max_unreadable: float,
-    known: DatasetSpec | None,
-    spec: DatasetSpec | None,
-) -> DataSet:
-    title, expected = (name, known) if spec is None else ("the federation", spec)
-    read = partial(stored.read, title, spec=expected, image_size=image_size, max_unreadable=max_unreadable)
-    if isinstance(found, Source):
-        return cache.opened(found, partial(read, shown=found.root))
-    with npz.report_damage(found):
-        return read(found, shown=found)
-
-
-def _loaded(name: str, spec: DatasetSpec, data_dir: Path) -> DataSet:
-    assert spec.load is not None
-    data = spec.load(data_dir)
+def _loaded(name: str, spec: DatasetSpec, data: DataSet) -> DataSet:
     shape = tuple(data.train.images.shape[1:])
     if shape != spec.shape or data.num_classes != spec.num_classes:
-        raise UserError(
-            f"data set {name!r} loads images of shape {shape} and {data.num_classes} classes, but its SPEC says "
-            f"{spec.shape} and {spec.num_classes}; change one of them.",
-            code="FEDAF-DATA-SPEC",
-        )
+        what = f"data set {name!r} loads images of shape {shape} and {data.num_classes} classes"
+        raise UserError(f"{what}; its SPEC says {spec.shape} and {spec.num_classes}.", code="FEDAF-DATA-SPEC")
     return data
 
 

@@ -48,10 +48,8 @@ class DataSet:
 def with_validation(data: DataSet, count: int) -> DataSet:
     """Hold out ``count`` training images as the test set, for tuning. They are the same in every run."""
     if count >= len(data.train):
-        raise UserError(
-            f"data.validation is {count}, but {data.name} has only {len(data.train)} training images; lower it.",
-            code="FEDAF-DATA-VALIDATION",
-        )
+        what = f"data.validation is {count}, but {data.name} has only {len(data.train)} training images; lower it."
+        raise UserError(what, code="FEDAF-DATA-VALIDATION")
     order = torch.randperm(len(data.train), generator=Key(0).derive("validation").torch())
     held_out, rest = order[:count].sort().values, order[count:].sort().values
     return replace(data, train=data.train.take(rest), test=data.train.take(held_out))

@@ -1,10 +1,11 @@
 """Partitions: which client has which training samples."""
 
 import json
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import Tensor
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.statistics import fingerprint
 from fedaf.protocol import Key, Shard, UserError
+
+_invalid = partial(UserError, code="FEDAF-PARTITION-FILE")
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,8 @@ class Partition:
         except (OSError, ValueError, AttributeError):
             digest = ""  # `read` below reports what is wrong
         if digest and digest != fingerprint(data):
-            raise UserError(
-                f"the data set {data.name!r} has changed since the run in {path.parent} began; restore the original "
-                "data, or start a new run.",
-                code="FEDAF-DATA-CHANGED",
-            )
+            what = f"the data set {data.name!r} has changed since the run in {path.parent} began"
+            raise UserError(f"{what}; restore the data, or start a new run.", code="FEDAF-DATA-CHANGED")
         return cls.read(path, len(data.train))
 
     @classmethod
@@ -70,28 +70,17 @@ class Partition:
         """
         try:
             raw = json.loads(path.read_text())
-            whole = {str(name): [operator.index(row) for row in rows] for name, rows in raw["rows"].items()}
-            rows = {name: np.asarray(r, dtype=np.int64) for name, r in whole.items()}
+            rows = {name: np.array(list(map(index, given)), np.int64) for name, given in raw["rows"].items()}
             redraws = int(raw["redraws"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise UserError(
-                f"{path} is not a partition file ({type(error).__name__}: {error}); expected a partition.json that "
-                "fedaf wrote.",
-                code="FEDAF-PARTITION-FILE",
-            ) from error
+            raise _invalid(f"{path} is not a partition.json of fedaf ({type(error).__name__}: {error}).") from error
         for name in rows:
             if not re.fullmatch(r"[\w.-]{1,64}", name):
-                raise UserError(
-                    f"{path} has a client called {name!r:.80}; expected 1 to 64 letters, digits, '.', '_' and '-'.",
-                    code="FEDAF-PARTITION-FILE",
-                )
+                raise _invalid(f"{path} has a client {name!r:.80}; expected 1 to 64 letters, digits, '.', '_' or '-'.")
         everyone = np.sort(np.concatenate([*rows.values(), np.empty(0, np.int64)]))
         if not np.array_equal(everyone, np.arange(samples)):
-            raise UserError(
-                f"{path} must assign each of the {samples} training samples to exactly one client; it belongs to "
-                "another data set, or was edited.",
-                code="FEDAF-PARTITION-MISMATCH",
-            )
+            what = f"{path} does not assign each of the {samples} training samples to exactly one client"
+            raise UserError(f"{what}; use one of the same data set.", code="FEDAF-PARTITION-MISMATCH")
         return cls(rows, redraws)
 
 
@@ -145,10 +134,12 @@ def numbered(rows_by_client: Sequence[np.ndarray], redraws: int = 0) -> Partitio
     return Partition({name: np.sort(rows) for name, rows in zip(ids, rows_by_client, strict=True)}, redraws)
 
 
-def check_enough_samples(labels: np.ndarray, clients: int) -> None:
-    """Raise ``UserError`` if there are more clients than samples."""
-    if clients > len(labels):
+def check_enough_samples(labels: np.ndarray, clients: int, each: int = 1, option: str = "") -> None:
+    """Raise ``UserError`` if there are not ``each`` samples for every client; ``option`` is the key that sets it."""
+    if clients * each > len(labels):
+        need = f"{clients} clients with at least {each} samples each need {clients * each} samples"
+        remedy = f"use at most {len(labels) // each} clients (--clients, partition.clients)"
+        lower = f" or lower {option}" if option else ""
         raise UserError(
-            f"{clients} clients cannot share {len(labels)} samples; use at most {len(labels)} (--clients).",
-            code="FEDAF-PARTITION-TOO-FEW",
+            f"{need}, but there are {len(labels)} samples; {remedy}{lower}.", code="FEDAF-PARTITION-TOO-FEW"
         )

@@ -12,15 +12,17 @@ if TYPE_CHECKING:
     from fedaf.data.partition import PartitionKind
     from fedaf.data.spec import DatasetSpec
 
+_DATASETS = ("digits", "mnist", "fashionmnist", "cifar10", "cifar100", "pacs", "domainnet")
+_PARTITIONS = ("dirichlet", "domain", "iid", "shards", "file")
+_AUGMENTATIONS = ("flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation", "cutout")
+
 
 def _instance_of(module: str, class_name: str, code: str) -> Callable[[str, Any], Any]:
     """Make a check of the type. It imports the type when called, because listing names must not import PyTorch."""
 
     def check(name: str, found: Any) -> Any:
         if not isinstance(found, getattr(import_module(module), class_name)):
-            raise UserError(
-                f"{name!r} is of type {type(found).__name__}; expected a {class_name} of {module}.", code=code
-            )
+            raise UserError(f"{name!r} is a {type(found).__name__}; expected a {module}.{class_name}.", code=code)
         return found
 
     return check
@@ -29,15 +31,7 @@ def _instance_of(module: str, class_name: str, code: str) -> Callable[[str, Any]
 DATASETS: "Registry[DatasetSpec]" = Registry(
     "data set",
     "fedaf.datasets",
-    {
-        "digits": "fedaf.data.sets.digits:SPEC",
-        "mnist": "fedaf.data.sets.mnist:SPEC",
-        "fashionmnist": "fedaf.data.sets.fashionmnist:SPEC",
-        "cifar10": "fedaf.data.sets.cifar10:SPEC",
-        "cifar100": "fedaf.data.sets.cifar100:SPEC",
-        "pacs": "fedaf.data.sets.pacs:SPEC",
-        "domainnet": "fedaf.data.sets.domainnet:SPEC",
-    },
+    {name: f"fedaf.data.sets.{name}:SPEC" for name in _DATASETS},
     "npz:FILE, folder:DIR or module:SPEC",
     _instance_of("fedaf.data.spec", "DatasetSpec", "FEDAF-DATA-SPEC"),
 )
@@ -45,13 +39,7 @@ DATASETS: "Registry[DatasetSpec]" = Registry(
 PARTITIONS: "Registry[PartitionKind]" = Registry(
     "partition",
     "fedaf.partitions",
-    {
-        "dirichlet": "fedaf.data.partitions.dirichlet:DIRICHLET",
-        "domain": "fedaf.data.partitions.domain:DOMAIN",
-        "iid": "fedaf.data.partitions.iid:IID",
-        "shards": "fedaf.data.partitions.shards:SHARDS",
-        "file": "fedaf.data.partitions.file:FILE",
-    },
+    {name: f"fedaf.data.partitions.{name}:{name.upper()}" for name in _PARTITIONS},
     "module:PARTITION",
     _instance_of("fedaf.data.partition", "PartitionKind", "FEDAF-PARTITION-TYPE"),
 )
@@ -59,10 +47,7 @@ PARTITIONS: "Registry[PartitionKind]" = Registry(
 AUGMENTATIONS: "Registry[Augmentation]" = Registry(
     "augmentation",
     "fedaf.augmentations",
-    {
-        name: f"fedaf.data.augmentation:{name.upper()}"
-        for name in ("flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation", "cutout")
-    },
+    {name: f"fedaf.data.augmentation:{name.upper()}" for name in _AUGMENTATIONS},
     "module:AUGMENTATION",
     _instance_of("fedaf.data.augmentation", "Augmentation", "FEDAF-AUGMENTATION-TYPE"),
 )

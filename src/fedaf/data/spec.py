@@ -20,7 +20,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CUSTOM_MEAN, _CUSTOM_STD = 0.5, 0.25  # constants, because no site of a federation has the whole training split
 
 #: Called with the number of decoded image files and the number of all files.
-ProgressCallback = Callable[[int, int], None]
+Progress = Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class Reader(Protocol):
     def places(self, spec: "DatasetSpec", data_dir: Path) -> list[Path]:
         """Return the folders that may hold the files, in search order."""
 
-    def find(
-        self, spec: "DatasetSpec", data_dir: Path, image_size: int | None, progress: ProgressCallback | None
-    ) -> "Source | None":
+    def find(self, spec: "DatasetSpec", data_dir: Path, image_size: int | None, progress: Progress) -> "Source | None":
         """Return how to convert the files, or ``None`` if none of the places holds any."""
 
 

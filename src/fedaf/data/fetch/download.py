@@ -44,7 +44,7 @@ def download(url: str, part: Path, *, size: int, observer: DownloadObserver) -> 
     if _length(part) > size:
         part.unlink()
     resumed = _length(part) == size
-    observer.began(part.name.removesuffix(".part"), _length(part), size)
+    observer.began(part.stem, _length(part), size)
     try:
         for _ in range(_MAX_TRANSFERS):
             before = _length(part)
@@ -56,10 +56,8 @@ def download(url: str, part: Path, *, size: int, observer: DownloadObserver) -> 
     finally:
         observer.ended()
     if (received := _length(part)) < size:
-        raise DownloadFailed(
-            f"the connection to {url} broke after {received} of {size} bytes; run the same command again to resume.",
-            code="FEDAF-FETCH-INTERRUPTED",
-        )
+        what = f"the connection to {url} broke after {received} of {size} bytes"
+        raise DownloadFailed(f"{what}; run the same command again to resume.", code="FEDAF-FETCH-INTERRUPTED")
     _tag(part).unlink(missing_ok=True)
     return resumed
 
@@ -71,26 +69,24 @@ def _transfer(url: str, part: Path, size: int, observer: DownloadObserver) -> bo
         done = _length(part) if resumed else 0
         free = shutil.disk_usage(part.parent).free
         if free < size - done:
-            raise UserError(
-                f"{part.name.removesuffix('.part')} needs {size - done} bytes, but only {free} are free in "
-                f"{part.parent}; free some space or choose another disk.",
-                code="FEDAF-FETCH-DISK",
-            )
+            what = f"{part.stem} needs {size - done} bytes, but only {free} are free in {part.parent}"
+            raise UserError(f"{what}; free some space or choose another disk.", code="FEDAF-FETCH-DISK")
         if not resumed:
             part.unlink(missing_ok=True)
             _tag(part).write_text(_validator(response), encoding="latin-1")
         with part.open("ab") as file:
-            while done < size:
-                try:
-                    chunk = response.read(min(_CHUNK, size - done))
-                except (OSError, http.client.HTTPException):  # keep the bytes received so far
-                    break
-                if not chunk:
-                    break
+            while chunk := _read(response, min(_CHUNK, size - done)):
                 file.write(chunk)
                 done += len(chunk)
                 observer.advanced(done)
     return resumed
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    try:
+        return response.read(most)
+    except (OSError, http.client.HTTPException):  # keep the bytes received so far
+        return b""
 
 
 def _request(url: str, part: Path, start: int, size: int) -> http.client.HTTPResponse:
@@ -101,30 +97,23 @@ def _request(url: str, part: Path, start: int, size: int) -> http.client.HTTPRes
         if _tag(part).exists() and (validator := _tag(part).read_text(encoding="latin-1")):
             headers["If-Range"] = validator  # a changed file is sent whole
     try:
-        response: http.client.HTTPResponse = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=_TIMEOUT
-        )
+        request = urllib.request.Request(url, headers=headers)
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return _request(url, part, 0, size)
         raise _bad_status(url, error.code) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadFailed(
-            f"{url} could not be reached ({_reason(error)}); check the network and try again, or give another server "
-            "with --mirror.",
-            code="FEDAF-FETCH-UNREACHABLE",
-        ) from error
+        what = f"{url} could not be reached ({_reason(error)}); check the network, or give another --mirror."
+        raise DownloadFailed(what, code="FEDAF-FETCH-UNREACHABLE") from error
     if response.status == http.HTTPStatus.OK:
         length = response.headers["Content-Length"]
         if length is None or length == str(size):
             return response
         response.close()
-        raise DownloadFailed(
-            f"{url} offers {length:.20} bytes, but the official file has {size}: it is another file, or a web page; "
-            "open it in a browser, or give another server with --mirror.",
-            code="FEDAF-FETCH-LENGTH",
-        )
+        what = f"{url} offers {length:.20} bytes, but the official file has {size}"
+        raise DownloadFailed(f"{what}; open it in a browser, or give another --mirror.", code="FEDAF-FETCH-LENGTH")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         first, total = _range(response)
         if first == start and total == size:
@@ -137,10 +126,8 @@ def _request(url: str, part: Path, start: int, size: int) -> http.client.HTTPRes
 
 def _bad_status(url: str, status: int) -> DownloadFailed:
     phrase = f" ({http.HTTPStatus(status).phrase})" if status in list(http.HTTPStatus) else ""
-    return DownloadFailed(
-        f"{url} answered {status}{phrase}; try again later, or give another server with --mirror.",
-        code="FEDAF-FETCH-STATUS",
-    )
+    what = f"{url} answered {status}{phrase}; try again later, or give another --mirror."
+    return DownloadFailed(what, code="FEDAF-FETCH-STATUS")
 
 
 def _reason(error: Exception) -> str:

@@ -3,8 +3,9 @@
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +15,8 @@ from fedaf.data.fetch.unpack import is_unpacked, unpack
 from fedaf.data.registry import DATASETS
 from fedaf.data.spec import OfficialFile
 from fedaf.errors import DownloadFailed, UserError
+
+_unknown = partial(UserError, code="FEDAF-FETCH-UNKNOWN")
 
 
 def fetch(name: str, data_dir: Path, *, mirror: str | None = None, observer: DownloadObserver | None = None) -> None:
@@ -31,37 +34,23 @@ def fetch(name: str, data_dir: Path, *, mirror: str | None = None, observer: Dow
     """
     observer = observer or DownloadObserver()
     if not DATASETS.knows(name) or name.startswith(("npz:", "folder:")):
-        raise UserError(
-            f"{name!r} cannot be fetched{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)}.",
-            code="FEDAF-FETCH-UNKNOWN",
-        )
+        raise _unknown(f"{name!r} cannot be fetched{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)}.")
     spec = DATASETS.find(name)
+    folder = data_dir / spec.name
     if spec.origin:
         observer.said(f"{name} is {spec.origin}; there is nothing to fetch.")
-    elif spec.files:
-        fetch_files(spec.files, data_dir / spec.name, mirror=mirror, observer=observer)
-    elif spec.homepage:
-        raise UserError(
-            f"{name} can only be downloaded with a browser: get its images from {spec.homepage}, and unpack them so "
-            f"that {data_dir / spec.name} holds the folders {', '.join(spec.domains)}.",
-            code="FEDAF-FETCH-BY-HAND",
-        )
-    else:
-        raise UserError(
-            f"{name!r} names no files to fetch; add files to its SPEC, or copy the data into {data_dir}.",
-            code="FEDAF-FETCH-UNKNOWN",
-        )
-
-
-def fetch_files(
-    files: Sequence[OfficialFile], folder: Path, *, mirror: str | None = None, observer: DownloadObserver
-) -> None:
-    """Fetch files into a folder, as ``fetch`` does."""
+        return
+    if not spec.files and not spec.homepage:
+        raise _unknown(f"{name!r} names no files to fetch; add files to its SPEC, or copy the data into {data_dir}.")
+    if not spec.files:
+        remedy = f"unpack it so that {folder} holds the folders {', '.join(spec.domains)}"
+        what = f"{name} must be downloaded with a browser from {spec.homepage}"
+        raise UserError(f"{what}; {remedy}.", code="FEDAF-FETCH-BY-HAND")
     if mirror is not None:
         _check_address(mirror)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        for file in files:
+        for file in spec.files:
             _fetch_one(file, folder, mirror, observer)
 
 
@@ -72,10 +61,8 @@ def _check_address(mirror: str) -> None:
     except ValueError:
         valid = False
     if not valid:
-        raise UserError(
-            f"--mirror {mirror!r} is not an address; expected one such as http://host/folder.",
-            code="FEDAF-FETCH-MIRROR",
-        )
+        what = f"--mirror {mirror!r} is not an address; expected one such as http://host/folder."
+        raise UserError(what, code="FEDAF-FETCH-MIRROR")
 
 
 def _fetch_one(file: OfficialFile, folder: Path, mirror: str | None, observer: DownloadObserver) -> None:
@@ -89,11 +76,8 @@ def _fetch_one(file: OfficialFile, folder: Path, mirror: str | None, observer: D
         observer.said(f"{unpacked} is already there, unpacked from {file.name}.")
         return
     if unpacked.exists():
-        raise UserError(
-            f"{unpacked} exists, but was not unpacked from {file.name} by fedaf, or has changed since; use it as "
-            "it is, or move it away and fetch again.",
-            code="FEDAF-FETCH-CONFLICT",
-        )
+        what = f"{unpacked} exists, but was not unpacked from {file.name} by fedaf, or has changed since"
+        raise UserError(f"{what}; use it as it is, or move it away and fetch again.", code="FEDAF-FETCH-CONFLICT")
     _fetch_file(file, target, mirror, observer)
     unpack(target, file.folder, folder, sha256=file.sha256, observer=observer)
     target.unlink()  # the receipt records which archive was unpacked
@@ -108,22 +92,18 @@ def _fetch_file(file: OfficialFile, target: Path, mirror: str | None, observer: 
         observer.said(f"{target} is not the official file and will be replaced.")
     url = f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url
     part = target.with_name(f"{target.name}.part")
-    resumed = download(url, part, size=file.size, observer=observer)
-    valid = _sha256(part) == file.sha256
-    if not valid and resumed:
+    for last in (False, True):
+        resumed = download(url, part, size=file.size, observer=observer)
+        if _sha256(part) == file.sha256:
+            os.replace(part, target)
+            observer.said(f"{target} is ready; its checksum is right.")
+            return
+        part.unlink()
+        if last or not resumed:
+            break
         observer.said(f"{file.name} was put together from several transfers and has a wrong checksum; starting over.")
-        part.unlink()
-        download(url, part, size=file.size, observer=observer)
-        valid = _sha256(part) == file.sha256
-    if not valid:
-        part.unlink()
-        raise DownloadFailed(
-            f"{url} sent {file.size} bytes that are not the official file (the SHA-256 is not {file.sha256}); they "
-            "were deleted. Try again later, or use another server with --mirror.",
-            code="FEDAF-FETCH-CHECKSUM",
-        )
-    os.replace(part, target)
-    observer.said(f"{target} is ready; its checksum is right.")
+    what = f"{url} sent {file.size} bytes whose SHA-256 is not {file.sha256}; they were deleted"
+    raise DownloadFailed(f"{what}. Try again later, or give another --mirror.", code="FEDAF-FETCH-CHECKSUM")
 
 
 def _sha256(path: Path) -> str:
@@ -139,9 +119,8 @@ def _locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                f"another fetch is running in {folder}; wait until it ends.", code="FEDAF-FETCH-LOCKED"
-            ) from None
+            what = f"another fetch is running in {folder}; wait until it ends."
+            raise UserError(what, code="FEDAF-FETCH-LOCKED") from None
         except OSError:
             pass
         yield

@@ -9,7 +9,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -51,18 +50,15 @@ def unpack(archive: Path, folder: str, into: Path, *, sha256: str, observer: Dow
             wanted = _checked(archive, opened, folder)
             free, needed = shutil.disk_usage(into).free, sum(member.size for member in wanted)
             if free < needed:
-                raise UserError(
-                    f"{archive} unpacks to {needed} bytes, but only {free} are free in {into}; free some space.",
-                    code="FEDAF-FETCH-DISK",
-                )
+                what = f"{archive} unpacks to {needed} bytes, but only {free} are free in {into}; free some space."
+                raise UserError(what, code="FEDAF-FETCH-DISK")
             _extract(opened, wanted, temporary, f"unpacking {archive.name}", observer)
         receipt = {"sha256": sha256, **_tally(temporary / folder)}
         _receipt(archive).write_text(json.dumps(receipt))
         (temporary / folder).rename(into / folder)
     except _DAMAGE as error:
-        raise DownloadFailed(
-            f"{archive} cannot be unpacked ({error}); remove it and fetch it again.", code="FEDAF-FETCH-DAMAGED"
-        ) from error
+        what = f"{archive} cannot be unpacked ({error}); remove it and fetch it again."
+        raise DownloadFailed(what, code="FEDAF-FETCH-DAMAGED") from error
     finally:
         shutil.rmtree(temporary)
 
@@ -123,15 +119,12 @@ def _extract(opened: _Archive, wanted: list[_Member], into: Path, title: str, ob
         observer.ended()
 
 
-@contextmanager
-def _open(archive: Path) -> Iterator[_Archive]:
+def _open(archive: Path) -> _Archive:
     if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as opened:
-            yield opened
-    else:
-        with tarfile.open(archive) as tar:
-            tar.extraction_filter = tarfile.data_filter
-            yield tar
+        return zipfile.ZipFile(archive)
+    tar = tarfile.open(archive)  # noqa: SIM115
+    tar.extraction_filter = tarfile.data_filter
+    return tar
 
 
 def _tally(folder: Path) -> dict[str, int]:

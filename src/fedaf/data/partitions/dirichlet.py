@@ -8,6 +8,8 @@ from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition, PartitionKind, check_enough_samples, numbered
 from fedaf.protocol import Key, UserError
 
+_USES = ("clients", "alpha", "min_size", "max_redraws")
+
 
 def dirichlet(
     labels: np.ndarray, clients: int, *, alpha: float, key: Key, min_size: int = 10, max_redraws: int = 1000
@@ -25,23 +27,15 @@ def dirichlet(
     Raises:
         UserError: If no draw gives every client ``min_size`` samples.
     """
-    check_enough_samples(labels, clients)
-    if clients * min_size > len(labels):
-        raise UserError(
-            f"{clients} clients with at least {min_size} samples each need {clients * min_size}, but there are "
-            f"{len(labels)}; lower partition.clients or partition.min_size.",
-            code="FEDAF-PARTITION-TOO-FEW",
-        )
+    check_enough_samples(labels, clients, max(1, min_size), "partition.min_size")
     rng = key.numpy()
     for redraws in range(max_redraws + 1):
         drawn = _draw(labels, clients, alpha, rng)
         if min(len(rows) for rows in drawn) >= min_size:
             return numbered(drawn, redraws)
-    raise UserError(
-        f"no split of {len(labels)} samples over {clients} clients with alpha {alpha:g} gave each at least {min_size} "
-        f"in {max_redraws} redraws; raise partition.alpha, or lower partition.clients or partition.min_size.",
-        code="FEDAF-PARTITION-REDRAWS",
-    )
+    what = f"no split of {len(labels)} samples over {clients} clients with alpha {alpha:g} gave each {min_size}"
+    remedy = "raise partition.alpha, or lower partition.clients or partition.min_size"
+    raise UserError(f"{what} in {max_redraws} redraws; {remedy}.", code="FEDAF-PARTITION-REDRAWS")
 
 
 def _draw(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
@@ -63,14 +57,7 @@ def _draw(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generat
 
 
 def _split(data: DataSet, options: Any, key: Key) -> Partition:
-    return dirichlet(
-        data.train.labels.numpy(),
-        options.clients,
-        alpha=options.alpha,
-        key=key,
-        min_size=options.min_size,
-        max_redraws=options.max_redraws,
-    )
+    return dirichlet(data.train.labels.numpy(), key=key, **{name: getattr(options, name) for name in _USES})
 
 
-DIRICHLET = PartitionKind(("clients", "alpha", "min_size", "max_redraws"), _split)
+DIRICHLET = PartitionKind(_USES, _split)

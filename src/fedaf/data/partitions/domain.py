@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,14 @@ from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition, PartitionKind
 from fedaf.protocol import Key, UserError
 
+_wrong_domains = partial(UserError, code="FEDAF-PARTITION-DOMAINS")
+
 
 def by_domain(domains: np.ndarray, names: Sequence[str]) -> Partition:
     """Return one client for each domain that has samples, with the name of the domain."""
     ids = [client_of_domain(name) for name in names]
     if len(set(ids)) < len(ids):
-        raise UserError(
-            f"domains {', '.join(names)} do not differ in their first 64 letters and digits; rename them.",
-            code="FEDAF-PARTITION-DOMAINS",
-        )
+        raise _wrong_domains(f"domains {', '.join(names)} do not differ in 64 letters and digits; rename them.")
     rows = {name: np.flatnonzero(domains == number) for number, name in enumerate(ids)}
     return Partition({name: of_domain for name, of_domain in rows.items() if len(of_domain)})
 
@@ -30,10 +30,7 @@ def client_of_domain(name: str) -> str:
 
 def _split(data: DataSet, options: Any, key: Key) -> Partition:
     if data.train.domains is None:
-        raise UserError(
-            f"partition.kind = 'domain' needs data with domains, and {data.name} has none; use another kind.",
-            code="FEDAF-PARTITION-DOMAINS",
-        )
+        raise _wrong_domains(f"partition.kind is 'domain', but {data.name} has no domains; use another kind.")
     return by_domain(data.train.domains.numpy(), data.domains)
 
 

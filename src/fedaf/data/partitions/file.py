@@ -10,10 +10,8 @@ from fedaf.protocol import Key, UserError
 
 def _split(data: DataSet, options: Any, key: Key) -> Partition:
     if options.path is None:
-        raise UserError(
-            "partition.kind = 'file' needs partition.path, the partition.json of an earlier run; set it.",
-            code="FEDAF-PARTITION-PATH",
-        )
+        what = "partition.kind = 'file' needs partition.path, the partition.json of an earlier run; set it."
+        raise UserError(what, code="FEDAF-PARTITION-PATH")
     return Partition.read(Path(options.path), len(data.train))
 
 

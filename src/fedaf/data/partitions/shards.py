@@ -6,19 +6,13 @@ import numpy as np
 
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition, PartitionKind, check_enough_samples, numbered
-from fedaf.protocol import Key, UserError
+from fedaf.protocol import Key
 
 
 def shards_per_client(labels: np.ndarray, clients: int, shards: int, key: Key) -> Partition:
     """Sort by label, cut into ``clients * shards`` pieces and give ``shards`` random pieces to each client."""
-    check_enough_samples(labels, clients)
+    check_enough_samples(labels, clients, shards, "partition.shards_per_client")
     pieces = clients * shards
-    if pieces > len(labels):
-        raise UserError(
-            f"{clients} clients with {shards} shards each need {pieces} samples, but there are {len(labels)}; "
-            "lower partition.clients or partition.shards_per_client.",
-            code="FEDAF-PARTITION-TOO-FEW",
-        )
     rng = key.numpy()
     shuffled = rng.permutation(len(labels))
     cut = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], pieces)

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from fedaf.common.naming import printable
+from fedaf.data.problems import damaged
 from fedaf.protocol import UserError
 
 _INSTRUCTIONS = (
@@ -40,18 +41,13 @@ def load(path: Path) -> dict[Any, Any]:
         with open(path, "rb") as file:
             found = _Unpickler(file).load()
     except _Refused as error:
-        raise UserError(
-            f"{path} {error}; expected only arrays and plain containers. Fetch it again.", code="FEDAF-DATA-UNSAFE"
-        ) from None
+        what = f"{path} {error}; expected only arrays and plain containers. Fetch it again."
+        raise UserError(what, code="FEDAF-DATA-UNSAFE") from None
     except Exception as error:  # damaged bytes make an unpickler raise anything
-        raise UserError(
-            f"{path} is not a complete pickle ({type(error).__name__}: {printable(str(error)):.80}); fetch it again.",
-            code="FEDAF-DATA-DAMAGED",
-        ) from error
+        reason = printable(f"{type(error).__name__}: {error}")
+        raise damaged(f"{path} is not a complete pickle ({reason:.100})") from error
     if not isinstance(found, dict):
-        raise UserError(
-            f"{path} holds a {type(found).__name__}; expected a dict. Fetch it again.", code="FEDAF-DATA-DAMAGED"
-        )
+        raise damaged(f"{path} holds a {type(found).__name__} instead of a dict")
     return {key: value.array if isinstance(value, _Array) else value for key, value in found.items()}
 
 

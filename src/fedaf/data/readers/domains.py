@@ -5,13 +5,17 @@ A line of a list is ``domain/class/file number``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedaf.common.naming import printable
+from fedaf.data.problems import incomplete
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
-from fedaf.data.spec import DatasetSpec, ProgressCallback
+from fedaf.data.spec import DatasetSpec, Progress
 from fedaf.data.storage.cache import Source
 from fedaf.protocol import UserError
+
+_wrong_list = partial(UserError, code="FEDAF-DATA-LIST")
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,7 @@ class DomainReader:
     def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
         return [data_dir / folder for folder in self.folders]
 
-    def find(
-        self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: ProgressCallback | None
-    ) -> Source | None:
+    def find(self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: Progress) -> Source | None:
         for folder in self.places(spec, data_dir):
             if any((folder / domain).is_dir() for domain in spec.domains):
                 tree, lists = self._tree(spec, folder)
@@ -47,7 +49,7 @@ class DomainReader:
 
     def _tree(self, spec: DatasetSpec, folder: Path) -> tuple[Tree, list[Path]]:
         if missing := [domain for domain in spec.domains if not (folder / domain).is_dir()]:
-            raise _incomplete(f"{spec.title} in {folder} has no folder {', '.join(missing)}; add it.")
+            raise incomplete(f"{spec.title} in {folder} has no folder {', '.join(missing)}", "add it")
         around = [folder, folder.parent] if folder.name == "kfold" else [folder]
         names = [pattern.format(domain) for pattern in (self.train_list, self.test_list) for domain in spec.domains]
         lists = {name: path for name in names if (path := _find_list(around, name))}
@@ -56,16 +58,34 @@ class DomainReader:
             return Tree(folder, train, test, spec.classes, spec.domains), []
         if missing := [name for name in names if name not in lists]:
             remedy = "add them" if self.lists_required else "add them, or remove the other lists"
-            raise _incomplete(f"{spec.title} in {folder} lacks the lists {', '.join(missing)}; {remedy}.")
+            raise incomplete(f"{spec.title} in {folder} lacks the lists {', '.join(missing)}", remedy)
         train, test = (
             [
                 sample
-                for domain in spec.domains
-                for sample in _listed(lists[pattern.format(domain)], domain, spec.classes, self.other_classes)
+                for name in spec.domains
+                for sample in self._listed(lists[pattern.format(name)], name, spec.classes)
             ]
             for pattern in (self.train_list, self.test_list)
         )
         return Tree(folder, train, test, spec.classes, spec.domains), list(lists.values())
+
+    def _listed(self, path: Path, domain: str, classes: Sequence[str]) -> list[Sample]:
+        """Return the files of a list, sorted. The class is the folder of a file; the number is not used."""
+        samples = []
+        for number, line in enumerate(path.read_text(errors="surrogateescape").splitlines(), 1):
+            if not line.strip():
+                continue
+            name, _, label = line.strip().rpartition(" ")
+            parts = name.strip().split("/")
+            valid = len(parts) == 3 and parts[0] == domain and not {"", ".", ".."} & set(parts) and "\0" not in name
+            if not valid or not label.isdecimal() or not (self.other_classes or parts[1] in classes):
+                what = f"line {number} of {path} is {printable(line)!r:.80}"
+                raise _wrong_list(f"{what}; expected {domain}/CLASS/FILE and a number.")
+            if parts[1] in classes:
+                samples.append(Sample("/".join(parts), parts[1], domain))
+        if not samples:
+            raise _wrong_list(f"{path} lists no file of the classes {', '.join(classes)}.")
+        return sorted(samples, key=lambda sample: sample.file)
 
 
 def _unlisted(spec: DatasetSpec, folder: Path) -> list[Sample]:
@@ -75,7 +95,7 @@ def _unlisted(spec: DatasetSpec, folder: Path) -> list[Sample]:
             inside = folder / domain / label
             files = image_files(inside) if inside.is_dir() else []
             if not files:
-                raise _incomplete(f"{spec.title} in {folder} is incomplete: {inside} holds no images; add them.")
+                raise incomplete(f"{spec.title} is incomplete: {inside} holds no images", "add them")
             samples += [Sample(f"{domain}/{label}/{file}", label, domain) for file in files]
     return samples
 
@@ -84,32 +104,6 @@ def _find_list(folders: Sequence[Path], name: str) -> Path | None:
     """Find a list in one of the folders or one level below."""
     for folder in folders:
         below = sorted(item for item in folder.iterdir() if item.is_dir() and not item.name.startswith("."))
-        for place in (folder, *below):
-            if (place / name).is_file():
-                return place / name
+        if found := next((place / name for place in (folder, *below) if (place / name).is_file()), None):
+            return found
     return None
-
-
-def _listed(path: Path, domain: str, classes: Sequence[str], other_classes: bool) -> list[Sample]:
-    """Return the files of a list, sorted. The class is the folder of a file; the number is not used."""
-    samples = []
-    for number, line in enumerate(path.read_text(errors="surrogateescape").splitlines(), 1):
-        if not line.strip():
-            continue
-        name, _, label = line.strip().rpartition(" ")
-        parts = name.strip().split("/")
-        valid = len(parts) == 3 and parts[0] == domain and not {"", ".", ".."} & set(parts) and "\0" not in name
-        if not valid or not label.isdecimal() or not (other_classes or parts[1] in classes):
-            raise UserError(
-                f"line {number} of {path} is {printable(line)!r:.80}; expected {domain}/CLASS/FILE and a number.",
-                code="FEDAF-DATA-LIST",
-            )
-        if parts[1] in classes:
-            samples.append(Sample("/".join(parts), parts[1], domain))
-    if not samples:
-        raise UserError(f"{path} lists no file of the classes {', '.join(classes)}.", code="FEDAF-DATA-LIST")
-    return sorted(samples, key=lambda sample: sample.file)
-
-
-def _incomplete(what: str) -> UserError:
-    return UserError(what, code="FEDAF-DATA-INCOMPLETE")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedaf.common.naming import printable
-from fedaf.data.spec import ProgressCallback
+from fedaf.data.spec import Progress
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # some other formats of Pillow start programs
@@ -77,43 +76,30 @@ def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | No
 
 
 def decode_all(
-    root: Path,
-    names: Sequence[str],
-    *,
-    mode: Mode,
-    size: tuple[int, int],
-    tally: Tally,
-    progress: ProgressCallback | None,
+    root: Path, names: Sequence[str], *, mode: Mode, size: tuple[int, int], tally: Tally, progress: Progress
 ) -> Iterator[tuple[np.ndarray, list[int]]]:
     """Decode files in order and in parallel: yield arrays [n, H, W] or [n, H, W, 3] with the indices of their files.
 
     Unreadable files are left out and recorded in the tally.
     """
-    decode_one = partial(_try, mode=mode, size=size)
+
+    def try_to_decode(name: str) -> np.ndarray | str:
+        try:
+            return decode(root / name, mode=mode, size=size)
+        except Unreadable as reason:
+            return str(reason)
+
     step = max(1, min(_BATCH, _MEMORY // (3 * size[0] * size[1])))
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for first in range(0, len(names), step):
-            some = names[first : first + step]
-            read: list[np.ndarray] = []
-            rows: list[int] = []
-            for number, found in enumerate(pool.map(decode_one, (root / name for name in some)), first):
-                if isinstance(found, str):
-                    tally.unreadable[printable(names[number])] = found
-                else:
-                    read.append(found)
-                    rows.append(number)
+            some = dict(enumerate(pool.map(try_to_decode, names[first : first + step]), first))
+            tally.unreadable |= {printable(names[row]): why for row, why in some.items() if isinstance(why, str)}
+            images = {row: image for row, image in some.items() if isinstance(image, np.ndarray)}
             tally.done += len(some)
             if progress:
                 progress(tally.done, tally.files)
-            if read:
-                yield np.stack(read), rows
-
-
-def _try(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray | str:
-    try:
-        return decode(path, mode=mode, size=size)
-    except Unreadable as reason:
-        return str(reason)
+            if images:
+                yield np.stack(list(images.values())), list(images)
 
 
 @contextmanager
@@ -137,9 +123,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
-    if width != height and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
-        return height, width
-    return width, height
+    sideways = width != height and image.getexif().get(_ORIENTATION) in _SIDEWAYS
+    return (height, width) if sideways else (width, height)
 
 
 def _is_grey(image: Image.Image) -> bool:
@@ -171,9 +156,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(((values + 128) // 257).astype(np.uint8))
 
 
-@contextmanager
-def quietly() -> Iterator[None]:
+def quietly() -> "warnings.catch_warnings[None]":
     """Suppress Pillow's warnings: a file is decoded, or it is reported as unreadable."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")

@@ -6,7 +6,7 @@ Without a given test split, a fixed fifth of each class of each domain is held o
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedaf.common.naming import printable
 from fedaf.data.readers.images import ENDINGS, Mode, Tally, common, decode_all, quietly
-from fedaf.data.spec import ProgressCallback
+from fedaf.data.spec import Progress
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import Writer
 from fedaf.protocol import Key, UserError
@@ -26,7 +26,7 @@ _MAX_DEPTH = 3
 DEFAULT_SIDE = 64
 _MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by channels
 
-Target = tuple[tuple[int, int], Mode]  # the size (width, height) and mode that all images are converted to
+_Shape = tuple[int, int, int]  # channels, height, width
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Tree:
         *,
         side: int | None = None,
         colour: bool = False,
-        shape: tuple[int, int, int] | None = None,
+        shape: _Shape | None = None,
         lists: Iterable[Path] = (),
-        progress: ProgressCallback | None = None,
+        progress: Progress = None,
     ) -> Source:
         """Return how to convert the tree.
 
@@ -70,8 +70,8 @@ class Tree:
         """
         files = [*(self.root / sample.file for sample in (*self.train, *self.test)), *lists]
         settings: tuple[object, ...] = (side, colour) if shape is None else (*shape, *self.classes)
-        target = partial(_target, self, side, colour, shape)
-        return Source(f"{reader} 1", self.root, files, partial(_write, self, target, progress), settings)
+        write = partial(_write, self, side, colour, shape, progress)
+        return Source(f"{reader} 1", self.root, files, write, settings)
 
 
 def image_files(folder: Path) -> list[str]:
@@ -115,12 +115,14 @@ def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
     return train, test
 
 
-def _write(tree: Tree, target: Callable[[], Target], progress: ProgressCallback | None, writer: Writer) -> None:
+def _write(
+    tree: Tree, side: int | None, colour: bool, given: _Shape | None, progress: Progress, writer: Writer
+) -> None:
     classes = {name: number for number, name in enumerate(tree.classes)}
     domains = {name: number for number, name in enumerate(tree.domains)}
     tally = Tally(len(tree.train) + len(tree.test))
     with quietly():
-        size, mode = target()
+        size, mode = _target(tree, side, colour, given)
         for part, samples in (("train", tree.train), ("test", tree.test)):
             shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
             rows: list[int] = []
@@ -128,11 +130,8 @@ def _write(tree: Tree, target: Callable[[], Target], progress: ProgressCallback 
             pieces = decode_all(tree.root, names, mode=mode, size=size, tally=tally, progress=progress)
             if not writer.images(f"x_{part}", shape, _record_rows(pieces, rows)):
                 name, reason = next(iter(tally.unreadable.items()))
-                raise UserError(
-                    f"none of the {len(samples)} image files for the {part} split of {tree.root} can be read "
-                    f"({name}: {reason}).",
-                    code="FEDAF-DATA-UNREADABLE",
-                )
+                what = f"none of the {len(samples)} image files for the {part} split of {tree.root} can be read"
+                raise UserError(f"{what} ({name}: {reason}).", code="FEDAF-DATA-UNREADABLE")
             writer.array(f"y_{part}", np.array([classes[samples[row].label] for row in rows]))
             if domains:
                 writer.array(f"domain_{part}", np.array([domains[samples[row].domain] for row in rows]))
@@ -145,7 +144,8 @@ def _write(tree: Tree, target: Callable[[], Target], progress: ProgressCallback 
     writer.texts("reasons", unreadable.values())
 
 
-def _target(tree: Tree, side: int | None, colour: bool, shape: tuple[int, int, int] | None) -> Target:
+def _target(tree: Tree, side: int | None, colour: bool, shape: _Shape | None) -> tuple[tuple[int, int], Mode]:
+    """Return the size (width, height) and mode that all images are converted to."""
     if shape:
         return (shape[2], shape[1]), _MODES[shape[0]]
     if side and colour:

@@ -1,6 +1,6 @@
 """CIFAR-10: 32x32 colour photographs of 10 classes."""
 
-from fedaf.data.readers.cifar import CifarReader, CifarVersion
+from fedaf.data.readers.cifar import CifarReader
 from fedaf.data.spec import AUGMENT, DatasetSpec, OfficialFile
 
 SPEC = DatasetSpec(
@@ -13,21 +13,13 @@ SPEC = DatasetSpec(
     std=(0.2470, 0.2435, 0.2616),
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     reader=CifarReader(
-        CifarVersion(
-            "cifar-10-batches-py",
-            train=tuple(f"data_batch_{n}" for n in range(1, 6)),
-            test=("test_batch",),
-            names="batches.meta",
-            labels_key=b"labels",
-            names_key=b"label_names",
-        ),
-        CifarVersion(
-            "cifar-10-batches-bin",
-            train=tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
-            test=("test_batch.bin",),
-            names="batches.meta.txt",
-            label_bytes=1,
-        ),
+        train=tuple(f"data_batch_{n}" for n in range(1, 6)),
+        test=("test_batch",),
+        python=("cifar-10-batches-py", "batches.meta"),
+        binary=("cifar-10-batches-bin", "batches.meta.txt"),
+        labels_key=b"labels",
+        names_key=b"label_names",
+        label_bytes=1,
     ),
     files=(
         OfficialFile(

@@ -1,6 +1,6 @@
 """CIFAR-100: 32x32 colour photographs of 100 classes."""
 
-from fedaf.data.readers.cifar import CifarReader, CifarVersion
+from fedaf.data.readers.cifar import CifarReader
 from fedaf.data.spec import AUGMENT, DatasetSpec, OfficialFile
 
 SPEC = DatasetSpec(
@@ -12,17 +12,13 @@ SPEC = DatasetSpec(
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
     reader=CifarReader(
-        CifarVersion(
-            "cifar-100-python",
-            train=("train",),
-            test=("test",),
-            names="meta",
-            labels_key=b"fine_labels",
-            names_key=b"fine_label_names",
-        ),
-        CifarVersion(
-            "cifar-100-binary", train=("train.bin",), test=("test.bin",), names="fine_label_names.txt", label_bytes=2
-        ),
+        train=("train",),
+        test=("test",),
+        python=("cifar-100-python", "meta"),
+        binary=("cifar-100-binary", "fine_label_names.txt"),
+        labels_key=b"fine_labels",
+        names_key=b"fine_label_names",
+        label_bytes=2,
     ),
     files=(
         OfficialFile(

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 
 from fedaf.data.dataset import DataSet, Split
+from fedaf.data.problems import not_found
 from fedaf.data.spec import DatasetSpec
-from fedaf.protocol import Key, UserError
+from fedaf.protocol import Key
 
 _SPLIT_KEY = Key(20240617)  # the test split is the same in every run, independent of its seed
 
@@ -30,10 +31,7 @@ def _file() -> Path:
     """Locate scikit-learn's file without importing scikit-learn, which would slow down the start of every client."""
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise UserError(
-            "the data set 'digits' comes with scikit-learn, which is not installed; install scikit-learn.",
-            code="FEDAF-DATA-NOT-FOUND",
-        )
+        raise not_found("the data set 'digits' comes with scikit-learn, which is not installed; install it.")
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
 
 

@@ -1,7 +1,8 @@
 """PACS: photographs, paintings, cartoons and sketches of 7 classes, one domain each."""
 
 from fedaf.data.readers.domains import DomainReader
-from fedaf.data.spec import AUGMENT, IMAGENET_MEAN, IMAGENET_STD, DatasetSpec
+from fedaf.data.sets.domainnet import SPEC as DOMAINNET
+from fedaf.data.spec import IMAGENET_MEAN, IMAGENET_STD, DatasetSpec
 
 SPEC = DatasetSpec(
     name="pacs",
@@ -22,10 +23,5 @@ SPEC = DatasetSpec(
         lists_required=False,
     ),
     homepage="https://domaingeneralization.github.io",
-    paper={  # not a data set of the paper: the values of DomainNet, which it stands in for
-        "run": {"rounds": 10},
-        "training": {"augment": AUGMENT},
-        "condensing": {"ipc": 20},
-        "fedaf": {"image_lr": 1.0, "lambda_loc": 0.01, "lambda_glob": 0.1},
-    },
+    paper=DOMAINNET.paper,  # not a data set of the paper: it stands in for DomainNet
 )

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from fedaf.data.dataset import DataSet
 from fedaf.data.storage.form import Damaged, Unwritable, Writer, writing
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 _ABANDONED = 24 * 3600  # seconds after which an unfinished copy belongs to a killed process
 
 
@@ -57,14 +56,14 @@ def folder() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "fedaf"
 
 
-def opened(source: Source, open_copy: Callable[[Path], T]) -> T:
+def opened(source: Source, open_copy: Callable[[Path], DataSet]) -> DataSet:
     """Open the converted copy of a source; convert it first if the copy is missing or damaged."""
     path = folder() / f"{source.identity}-{source.state}.npz"
     if path.exists():
         try:
             return open_copy(path)
         except Damaged as error:
-            log.warning("the converted copy of %s is damaged (%s); converting again", source.root, error)
+            log.warning("%s; converting %s again", error, source.root)
     _convert(source, path)
     return open_copy(path)
 
@@ -84,11 +83,9 @@ def _convert(source: Source, path: Path) -> None:
             os.unlink(unfinished)
             raise
     except Unwritable as error:
-        raise UserError(
-            f"{source.root} could not be converted into {path.parent} ({error}); "
-            "set FEDAF_CACHE to a writable folder with free space.",
-            code="FEDAF-DATA-CACHE",
-        ) from error
+        what = f"{source.root} could not be converted into {path.parent} ({error})"
+        remedy = "set FEDAF_CACHE to a writable folder with free space"
+        raise UserError(f"{what}; {remedy}.", code="FEDAF-DATA-CACHE") from error
     _remove_older(source, path)
 
 

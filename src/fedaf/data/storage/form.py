@@ -5,22 +5,20 @@ are ``domain_train``, ``domain_test``, ``domains`` and ``classes``. Converted fi
 ``files``, the names of those that were ``unreadable``, and the ``reasons``.
 """
 
-import lzma
 import os
 import struct
 import tempfile
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 
+from fedaf.common.naming import printable
 from fedaf.protocol import UserError
 
 CHUNK = 4 << 20  # bytes of images in memory during a conversion
@@ -36,30 +34,6 @@ class Damaged(ValueError):
 
 class Unwritable(Exception):
     """The converted copy cannot be written; a different problem than a source that cannot be read."""
-
-
-@contextmanager
-def _damage() -> Iterator[None]:
-    """Turn everything that zipfile, zlib and numpy raise on damaged bytes into ``Damaged``."""
-    try:
-        yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        SyntaxError,
-        OverflowError,
-        MemoryError,
-        RuntimeError,
-        struct.error,
-        tokenize.TokenError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-    ) as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -87,15 +61,8 @@ class Npz:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _damage():
-            self._file = open(path, "rb")  # noqa: SIM115
-        try:
-            with _damage():
-                self._size = os.fstat(self._file.fileno()).st_size
-                self._zip = zipfile.ZipFile(self._file)
-        except Damaged:
-            self._file.close()
-            raise
+        with self._damage():
+            self._zip = zipfile.ZipFile(path)
         self.names = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
 
     def __enter__(self) -> Self:
@@ -103,21 +70,19 @@ class Npz:
 
     def __exit__(self, *_: object) -> None:
         self._zip.close()
-        self._file.close()
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
     def member(self, name: str) -> Member:
         """Read the header of an array and check it against the size of the data."""
-        with _damage():
+        with self._damage():
             info = self._zip.getinfo(f"{name}.npy")
         self._refuse_bomb(info)
-        with _damage(), self._zip.open(info) as stream:
-            if np.lib.format.read_magic(stream) == (1, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-            else:
-                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        form = np.lib.format
+        with self._damage(), self._zip.open(info) as stream:
+            old = form.read_magic(stream) == (1, 0)
+            shape, fortran, dtype = (form.read_array_header_1_0 if old else form.read_array_header_2_0)(stream)
             start = stream.tell()
             if dtype.hasobject or min(shape, default=0) < 0 or start + prod(shape) * dtype.itemsize != info.file_size:
                 raise ValueError(f"{name} is not an array of plain numbers with the length that its header declares")
@@ -128,7 +93,7 @@ class Npz:
     def array(self, name: str) -> np.ndarray:
         """Read a whole array."""
         member = self.member(name)
-        with _damage(), self._zip.open(member.info) as stream:
+        with self._damage(), self._zip.open(member.info) as stream:
             array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
             stream.read(1)  # zipfile compares the checksum at the end
             return array
@@ -136,18 +101,19 @@ class Npz:
     def mapped(self, name: str) -> np.ndarray:
         """Memory-map an uncompressed array, copy-on-write because PyTorch needs writable memory."""
         member = self.member(name)
-        if member.info.file_size <= _VERIFIED:
-            with _damage(), self._zip.open(member.info) as stream:
-                while stream.read(CHUNK):
-                    pass
-        with _damage():
-            offset = self._offset(member.info) + member.start
-            if offset + prod(member.shape) * member.dtype.itemsize > self._size:
+        file: Any = self._zip.fp
+        with self._damage():
+            if member.info.file_size <= _VERIFIED:
+                with self._zip.open(member.info) as stream:
+                    while stream.read(CHUNK):
+                        pass
+            file.seek(member.info.header_offset)
+            name_length, extra_length = struct.unpack("<26xHH", file.read(30))  # of the member's local header
+            offset = member.info.header_offset + 30 + name_length + extra_length + member.start
+            if offset + prod(member.shape) * member.dtype.itemsize > os.fstat(file.fileno()).st_size:
                 raise ValueError(f"{name} extends past the end of the file")
             order: Literal["C", "F"] = "F" if member.fortran else "C"
-            array: np.ndarray = np.memmap(
-                cast(Any, self._file), member.dtype, "c", offset=offset, shape=member.shape, order=order
-            )
+            array: np.ndarray = np.memmap(file, member.dtype, "c", offset=offset, shape=member.shape, order=order)
             return array
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
@@ -158,34 +124,28 @@ class Npz:
             return
         row = prod(member.shape[1:]) * member.dtype.itemsize
         step = max(1, CHUNK // max(1, row))
-        with _damage():
-            stream = self._zip.open(member.info)
-        with stream:
-            with _damage():
-                stream.read(member.start)
+        with self._damage(), self._zip.open(member.info) as stream:
+            stream.read(member.start)
             for first in range(0, member.shape[0], step):
                 count = min(step, member.shape[0] - first)
-                with _damage():
-                    piece = np.frombuffer(stream.read(count * row), member.dtype).reshape(count, *member.shape[1:])
-                yield piece
-            with _damage():
-                stream.read(1)
+                yield np.frombuffer(stream.read(count * row), member.dtype).reshape(count, *member.shape[1:])
+            stream.read(1)
 
     def _refuse_bomb(self, info: zipfile.ZipInfo) -> None:
         size, packed = info.file_size, info.compress_size
         if size > _MAX_SIZE or (size > _SUSPICIOUS_SIZE and size > _MAX_EXPANSION * packed):
-            raise UserError(
-                f"{info.filename} in {self.path} would expand from {packed:,} to {size:,} bytes; "
-                f"the limit is {_MAX_SIZE >> 30} GiB, and beyond {_SUSPICIOUS_SIZE >> 30} GiB {_MAX_EXPANSION} times "
-                "the compressed size.",
-                code="FEDAF-DATA-TOO-LARGE",
-            )
+            what = f"{info.filename} in {self.path} would expand from {packed:,} to {size:,} bytes"
+            limit = f"at most {_MAX_SIZE >> 30} GiB, and {_MAX_EXPANSION} times its compressed size"
+            raise UserError(f"{what}; expected {limit}.", code="FEDAF-DATA-TOO-LARGE")
 
-    def _offset(self, info: zipfile.ZipInfo) -> int:
-        """Return where the bytes of a member begin, after its local header of variable length."""
-        self._file.seek(info.header_offset)
-        name, extra = struct.unpack("<26xHH", self._file.read(30))
-        return int(info.header_offset + 30 + name + extra)
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Turn what zipfile, zlib and numpy raise on damaged bytes, which may be anything, into ``Damaged``."""
+        try:
+            yield
+        except Exception as error:
+            reason = printable(f"{type(error).__name__}: {error}")
+            raise Damaged(f"{self.path} is damaged ({reason:.200})") from error
 
 
 @contextmanager
