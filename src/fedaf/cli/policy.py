@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.table import Table
+
+from fedaf import config as configuration
+from fedaf.errors import Refused
 
 app = typer.Typer(
     name="policy", help="Show and check a client's policy: what a server may ask of it.", no_args_is_help=True
@@ -14,42 +19,32 @@ _REFUSED = 1
 
 
 @app.command()
-def show(
-    file: Annotated[
-        Path | None, typer.Argument(help="A policy file to check and show. (default: the default policy)")
-    ] = None,
-) -> None:
+def show(file: Annotated[str, typer.Argument()] = "default") -> None:
     """Print a policy as TOML, with a comment for each bound.
 
     Without FILE, print the default policy, as a starting point for your own.
     Try [bold]fedaf policy show > policy.toml[/].
-    """
-    from fedaf.config.policies import DEFAULT_POLICY, policy_toml, read_policy
 
-    print(policy_toml(read_policy(DEFAULT_POLICY if file is None else str(file))), end="")
+    Args:
+        file: A policy file to check and show, or default.
+    """
+    from fedaf.config.policies import policy_toml, read_policy
+
+    print(policy_toml(read_policy(file)), end="")
 
 
 @app.command()
-def check(
-    config: Annotated[Path, typer.Argument(help="The configuration that a server wants to run: a TOML file.")],
-    policy: Annotated[str, typer.Option(help="The client's policy: a TOML file, or default.")] = "default",
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the partition)"
-        ),
-    ] = None,
-) -> None:
+def check(config: Path, policy: str = "default", dataset: str | None = None) -> None:
     """Show which clients would take part in a run, and why others would refuse.
 
     Nothing is computed or sent. The exit status is 1 if any client would refuse.
-    """
-    from rich.box import SIMPLE
-    from rich.table import Table
 
-    from fedaf import config as configuration
+    Args:
+        config: The configuration that a server wants to run: a TOML file.
+        policy: The client's policy: a TOML file, or default.
+        dataset: The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the partition)
+    """
     from fedaf.config.policies import read_policy
-    from fedaf.protocol import Refused
     from fedaf.runs.experiment import disclosure, own_counts, prepare
 
     bounds = read_policy(policy)

@@ -1,118 +1,102 @@
 """``fedaf reproduce``: run the paper's tables and write the report."""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE
+from rich.table import Column, Table
 
+from fedaf.cli.options import Flags, Quiet, Verbose, split, with_flags
 from fedaf.cli.terminal import Terminal, print_line
+from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 from fedaf.reproduce.order import Filter, plan
 from fedaf.reproduce.tables import SEEDS
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedaf.reproduce.running import Reproduction, Tally
 
 _SOME_FAILED = 1
+_RESULTS, _WORK, _DOCS = Path("results"), Path("runs/reproduce"), Path("docs")
 
 
+@with_flags("data_dir", "device", "engine", "precision")
 def reproduce(
-    table: Annotated[
-        str | None,
-        typer.Argument(
-            help="label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, settings "
-            "or all.",
-            show_default=False,
-        ),
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only these data sets, separated by commas.")] = None,
-    alpha: Annotated[str | None, typer.Option(help="Only these alphas, separated by commas.")] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Only these methods, separated by commas; also variants such as fedaf-ipc10, and controls."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Seeds, separated by commas; the table settings has its own. (default: 0,1,2)")
-    ] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="Minutes. Stop after the round in which they are used up; nothing is lost.")
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(min=1, max=64, help="Runs at once on one device. Four take half the time on a large GPU."),
-    ] = 1,
-    list_: Annotated[bool, typer.Option("--list", help="Show finished and open runs; run nothing.")] = False,
-    render: Annotated[
-        bool,
-        typer.Option(
-            "--render",
-            help="Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2, after running TABLE if "
-            "it is given. With --data-dir, train a network and draw the features of domains too.",
-        ),
-    ] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    engine: Annotated[
-        str, typer.Option(help="auto, eager or cuda-graphs. Unless auto, only runs of this engine count as done.")
-    ] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="auto, fp32, tf32 or bf16. Unless auto, only runs in this precision count as done.")
-    ] = "auto",
-    results: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Folder of unfinished runs.")] = Path("runs/reproduce"),
-    docs: Annotated[Path, typer.Option(help="Folder that --render writes to.")] = Path("docs"),
-    features: Annotated[
-        str | None, typer.Option(help="For --render: module:factory of a network whose features are drawn.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures and what is left.")] = False,
+    *,
+    table: Annotated[str | None, typer.Argument()] = None,
+    dataset: str | None = None,
+    alpha: str | None = None,
+    methods: str | None = None,
+    seeds: str | None = None,
+    budget: float | None = None,
+    jobs: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    list_: bool = False,
+    render: bool = False,
+    flags: Flags,
+    results: Path = _RESULTS,
+    work: Path = _WORK,
+    docs: Path = _DOCS,
+    features: str | None = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the paper's tables, the most valuable runs first; with --render, compare them with the paper.
 
     Finished runs in --results are not run again. The same command continues where it was stopped, also within a run.
+    If --engine or --precision is given, only runs that were computed with it count as finished.
     A run that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
+
+    Args:
+        table: label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, settings or
+            all.
+        dataset: Only these data sets, separated by commas.
+        alpha: Only these alphas, separated by commas.
+        methods: Only these methods, separated by commas; also variants such as fedaf-ipc10, and controls.
+        seeds: Seeds, separated by commas; the table settings has its own. (default: 0,1,2)
+        budget: Minutes. Stop after the round in which they are used up; nothing is lost.
+        jobs: Runs at once on one device. Four take half the time on a large GPU.
+        list_: Show finished and open runs; run nothing.
+        render: Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2, after running TABLE if
+            it is given. With --data-dir, train a network and draw the features of domains too.
+        results: Folder of finished runs.
+        work: Folder of unfinished runs.
+        docs: Folder that --render writes to.
+        features: For --render: module:factory of a network whose features are drawn.
+        quiet: Print only failures and what is left.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     if table is None and not render:
-        raise UserError(
-            "fedaf reproduce needs a table, such as label-skew or all, or --render; see --help.",
-            code="FEDAF-REPRODUCE-TABLE",
-        )
+        message = "fedaf reproduce needs a table, such as label-skew or all, or --render; see --help."
+        raise UserError(message, code="FEDAF-REPRODUCE-TABLE")
     if budget is not None and not budget > 0:
         raise UserError(f"--budget is {budget:g}; expected a number of minutes above 0.", code="FEDAF-REPRODUCE-BUDGET")
+    data_dir = None if flags["data_dir"] is None else Path(flags["data_dir"])
+    device, engine, precision = (flags[name] or "auto" for name in ("device", "engine", "precision"))
     failed = False
     if table is not None:
-        chosen = Filter(
-            tuple(_split(dataset)),
-            tuple(_numbers("--alpha", alpha, float)),
-            tuple(_split(methods)),
-            tuple(dict.fromkeys(_numbers("--seeds", seeds, int))) or SEEDS,
+        numbers = tuple(dict.fromkeys(_numbers("--seeds", seeds, int))) or SEEDS
+        cells = plan(
+            table, Filter(tuple(split(dataset)), _numbers("--alpha", alpha, float), tuple(split(methods)), numbers)
         )
-        cells = plan(table, chosen)
-        from fedaf.engine.registry import ENGINES
         from fedaf.reproduce.running import Audience, Places, Reproduction
         from fedaf.sweep.budget import Budget
 
         time = Budget(budget)
         places = Places(results, work, data_dir or Path("data"), device, ENGINES.canonical(engine), precision)
         reproduction = Reproduction(cells, places)
-        _say_damaged(reproduction, terminal)
+        for sentence in reproduction.archive.damaged.values():
+            print_line(terminal.console, sentence)
         if list_:
             terminal.console.print(_listed(reproduction))
-            for line in _without_data(reproduction):
-                print_line(terminal.console, line)
+            lines = _without_data(reproduction)
         else:
-            say: Callable[[str], None] = (
-                (lambda _: None) if quiet else (lambda line: print_line(terminal.console, line))
-            )
-            tally = reproduction.run(time, Audience(say, terminal.observer, terminal.prepare), jobs=jobs)
-            for line in _ending(reproduction, tally, quiet=quiet):
-                print_line(terminal.console, line)
+            tally = reproduction.run(time, Audience(terminal.say, terminal.observer, terminal.prepare), jobs=jobs)
+            lines = _ending(reproduction, tally, quiet=quiet)
             failed = bool(tally.failed)
+        for line in lines:
+            print_line(terminal.console, line)
     if render:
         from fedaf.reproduce.report import render as write
 
@@ -122,36 +106,21 @@ def reproduce(
         raise typer.Exit(_SOME_FAILED)
 
 
-def _split(given: str | None) -> list[str]:
-    return [part.strip() for part in (given or "").split(",") if part.strip()]
-
-
-def _numbers(flag: str, given: str | None, kind: type[Any]) -> list[Any]:
+def _numbers(flag: str, given: str | None, kind: type[Any]) -> tuple[Any, ...]:
     try:
-        return [kind(part) for part in _split(given)]
+        return tuple(kind(part) for part in split(given))
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
-        raise UserError(
-            f"{flag} is {given!r}; expected {what} separated by commas.", code="FEDAF-REPRODUCE-FILTER"
-        ) from None
+        message = f"{flag} is {given!r}; expected {what} separated by commas."
+        raise UserError(message, code="FEDAF-REPRODUCE-FILTER") from None
 
 
-def _say_damaged(reproduction: "Reproduction", terminal: Terminal) -> None:
-    for sentence in reproduction.archive.damaged.values():
-        print_line(terminal.console, sentence)
-
-
-def _listed(reproduction: "Reproduction") -> "Table":
-    from rich.box import SIMPLE
-    from rich.table import Table
-
+def _listed(reproduction: "Reproduction") -> Table:
     from fedaf.reporting.tables import duration
     from fedaf.reproduce.archive import config_of
 
-    shown = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    shown.add_column("run", overflow="fold")
-    shown.add_column("", no_wrap=True)
-    shown.add_column("left", justify="right", no_wrap=True)
+    left = Column("left", justify="right", no_wrap=True)
+    shown = Table(Column("run", overflow="fold"), Column(no_wrap=True), left, box=SIMPLE, padding=(0, 1, 0, 0))
     for cell in reproduction.cells:
         seconds = None if cell in reproduction.done else reproduction.seconds_left(cell)
         state = "open"
