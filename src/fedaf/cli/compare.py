@@ -44,7 +44,7 @@ def compare(
     Options such as --ipc and --set method.KEY apply to the methods that have them.
 
     Args:
-        target: Count the rounds to this accuracy in per cent. (default: what all methods reach)
+        target: Report the rounds until this accuracy, in per cent. (default: the highest that all reach)
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     if target is not None and not 0 < target <= 100:
@@ -54,7 +54,7 @@ def compare(
         options.refuse_beside_resume(config, **flags, methods=methods, preset=preset, out=out, set=settings)
         _finish(resume, {}, target, terminal)
         return
-    names = list(METHODS) if methods == "all" else options.split(methods or "fedaf,fedavg")
+    names = tuple(METHODS) if methods == "all" else options.split(methods or "fedaf,fedavg")
     if not names:
         message = "--methods needs at least one method, for example --methods fedaf,fedavg."
         raise UserError(message, code="FEDAF-CLI-METHODS")

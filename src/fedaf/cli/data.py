@@ -26,7 +26,7 @@ _DATA_DIR = Path("data")
 
 @app.command("list")
 def list_(data_dir: Path = _DATA_DIR) -> None:
-    """List the data sets, and where each is or how to get it.
+    """List the data sets: where each one is, or how to get it.
 
     Args:
         data_dir: Folder that holds the data sets.
@@ -48,14 +48,14 @@ def inspect(
     max_unreadable: Annotated[float, typer.Option(min=0, max=1)] = 0.01,
     out: Path | None = None,
 ) -> None:
-    """Show class counts and channel statistics, and draw some images of each class as a contact sheet.
+    """Show class counts and channel statistics, and draw some images of each class in one PNG file.
 
     Args:
         name: A data set, as for --dataset.
         data_dir: Folder that holds the data sets.
-        image_size: Side to which image files are resized. (default: 64, or their size if smaller)
-        max_unreadable: Share of image files that may be unreadable.
-        out: PNG file for the contact sheet. (default: NAME-contact-sheet.png here)
+        image_size: Resize image files to this side length. (default: 64, or their size if smaller)
+        max_unreadable: Fraction of image files that may be unreadable.
+        out: PNG file for the images. (default: NAME-contact-sheet.png)
     """
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
@@ -64,7 +64,7 @@ def inspect(
 
     sheet = out or Path(f"{slug(Path(name).stem)}-contact-sheet.png")
     if sheet.suffix.lower() != ".png":
-        message = f"--out is {sheet}, but the contact sheet is a PNG image; use a name that ends in .png."
+        message = f"--out is {sheet}, but the images are written as PNG; use a name that ends in .png."
         raise UserError(message, code="FEDAF-CLI-SHEET")
     console = Console(emoji=False)
     with reading(console) as watch:
@@ -81,7 +81,7 @@ def inspect(
 
 @app.command()
 def fetch(name: str, data_dir: Path = _DATA_DIR, mirror: str | None = None) -> None:
-    """Download the official files of a data set, check and unpack them.
+    """Download the official files of a data set, verify and unpack them.
 
     An interrupted download continues where it stopped.
     Files that are already complete are kept.
@@ -89,7 +89,7 @@ def fetch(name: str, data_dir: Path = _DATA_DIR, mirror: str | None = None) -> N
     Args:
         name: A data set; fedaf data list shows which can be fetched.
         data_dir: Folder that holds the data sets.
-        mirror: Download the files from this URL instead; checksums stay the same.
+        mirror: Download the same files from this URL; checksums are verified too.
     """
     from fedaf.data.fetch.fetch import fetch
     from fedaf.reporting.downloads import LiveDownloads, PlainDownloads

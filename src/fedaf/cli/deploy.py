@@ -28,7 +28,7 @@ app = typer.Typer(
 
 _option = partial(typer.Option, rich_help_panel="Deployment")
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of this machine.")]
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder that fedaf deploy init wrote for this machine.")]
 
 _HERE = Path()
 _INTERRUPTED = 130
@@ -65,16 +65,16 @@ def demo(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a whole deployment on this machine: a SuperLink and SuperNodes on loopback with TLS, and a run on digits.
+    """Try a deployment on this machine: a server (SuperLink) and clients (SuperNodes) train on digits, over TLS.
 
-    Creates certificates and keys for it. Stops everything it started when it ends, also on Ctrl-C.
+    Creates the certificates and keys. Stops all processes at the end, also after Ctrl-C.
 
     Args:
-        clients: Number of SuperNodes. (default: 3)
+        clients: Number of clients; each is a SuperNode. (default: 3)
         rounds: Communication rounds. (default: 3)
         alpha: Dirichlet concentration of the partition. (default: 0.5)
         port: Port of the SuperLink. (default: a free one)
-        keep: New folder to keep keys, logs and the run in. (default: a temporary one)
+        keep: Keep the keys, logs and results in this new folder. (default: a temporary folder)
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     from fedaf.deploy import follow
@@ -120,16 +120,16 @@ def init(
 ) -> None:
     """Write a folder for each machine of a deployment, and a README.md that says what to run where.
 
-    Every folder has the settings, keys and certificates of its machine; that of a site also has a policy.
+    Each folder holds the settings, keys and certificates of one machine. A site's folder also holds a policy.
     Example: [bold]fedaf deploy init hospitals --server fl.example.org --sites hospital-a,hospital-b,hospital-c[/].
 
     Args:
         folder: New folder for the deployment.
-        server: Host name or address under which sites reach the server.
+        server: Host name or IP address at which sites reach the server.
         sites: Names of the sites.
-        config: Configuration to run, in TOML. (default: a trial on digits)
+        config: TOML file with all settings. (default: a short run on digits)
         port: Port of the server.
-        bring_certificates: Create no certificates; the README.md says which files to add.
+        bring_certificates: Use your own certificates; README.md says where to put them.
     """
     from fedaf.deploy import init as deploy_init
 
@@ -148,7 +148,7 @@ def init(
 
 @app.command()
 def link(folder: Folder = _HERE, verbose: Verbose = False) -> None:
-    """Run the SuperLink of a server's folder until Ctrl-C or SIGTERM."""
+    """On the server: run Flower's SuperLink, to which the sites connect, until Ctrl-C or SIGTERM."""
     from fedaf.deploy.machines import Link
 
     machine = Link.read(folder)
@@ -158,7 +158,7 @@ def link(folder: Folder = _HERE, verbose: Verbose = False) -> None:
 
 @app.command()
 def node(folder: Folder = _HERE, verbose: Verbose = False) -> None:
-    """Run the SuperNode of a site's folder until Ctrl-C or SIGTERM."""
+    """On a site: run Flower's SuperNode, which connects to the server, until Ctrl-C or SIGTERM."""
     from fedaf.deploy.machines import Site
 
     machine = Site.read(folder)
@@ -182,12 +182,12 @@ def run(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the config.toml of a server's folder on the connected sites, show progress, and print the result.
+    """On the server: run the config.toml of the folder on the connected sites, and print the result.
 
     Ctrl-C stops the run; the same command resumes it after the last complete round.
 
     Args:
-        out: Run directory; a run that was stopped there is resumed. (default: run)
+        out: Directory for the results; a stopped run in it is resumed. (default: run)
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     from fedaf.deploy import follow

@@ -21,13 +21,13 @@ run_option = partial(typer.Option, rich_help_panel="Run")
 output_option = partial(typer.Option, rich_help_panel="Output")
 
 _PRESETS = " or ".join(f"{name} ({text})" for name, text in PRESETS.items())
-_SETTINGS = "Any setting, as table.key=value: method.gamma=0.8. May be repeated. fedaf settings lists them."
-_RESUME = "Continue the run in this directory with its settings; add --data-dir if the data moved."
+_SETTINGS = "Any setting, such as method.gamma=0.8; can be repeated. fedaf settings lists all of them."
+_RESUME = "Continue the stopped run in this directory, with its settings; add --data-dir if the data moved."
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.")]
 Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: paper)")]
 Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VALUE", help=_SETTINGS)]
-Out = Annotated[Path | None, output_option(help="New directory for the run. (default: a new one under runs/)")]
+Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
 Verbose = Annotated[bool, output_option("--verbose", "-v", help="Verbose output.")]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
@@ -100,9 +100,9 @@ def refuse_beside_resume(config: Path | None, **others: object) -> None:
         raise UserError(message, code="FEDAF-CLI-RESUME")
 
 
-def split(names: str | None) -> list[str]:
+def split(names: str | None) -> tuple[str, ...]:
     """Return the parts of a list that is separated by commas."""
-    return [name.strip() for name in (names or "").split(",") if name.strip()]
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
 
 
 def new_directory(*parts: str) -> Path:

@@ -20,13 +20,13 @@ _REFUSED = 1
 
 @app.command()
 def show(file: Annotated[str, typer.Argument()] = "default") -> None:
-    """Print a policy as TOML, with a comment for each bound.
+    """Print a policy as TOML, with a comment for each limit.
 
-    Without FILE, print the default policy, as a starting point for your own.
+    Without FILE, print the built-in policy, as a starting point for your own.
     Try [bold]fedaf policy show > policy.toml[/].
 
     Args:
-        file: A policy file to check and show, or default.
+        file: Policy file to check and print, or default for the built-in policy.
     """
     from fedaf.config.policies import policy_toml, read_policy
 
@@ -40,9 +40,9 @@ def check(config: Path, policy: str = "default", dataset: str | None = None) -> 
     Nothing is computed or sent. The exit status is 1 if any client would refuse.
 
     Args:
-        config: The configuration that a server wants to run: a TOML file.
-        policy: The client's policy: a TOML file, or default.
-        dataset: The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the partition)
+        config: TOML file with the settings of the run that a server asks for.
+        policy: TOML file, or default for the built-in policy.
+        dataset: One client's data, such as folder:DIR or npz:FILE. (default: check every client of the partition)
     """
     from fedaf.config.policies import read_policy
     from fedaf.runs.experiment import disclosure, own_counts, prepare
@@ -50,7 +50,7 @@ def check(config: Path, policy: str = "default", dataset: str | None = None) -> 
     bounds = read_policy(policy)
     asked = configuration.build(configuration.read_toml(config))
     clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
-    table, refusals = Table("client", "samples", "", box=SIMPLE), 0
+    table, refusals = Table("client", "samples", "decision", box=SIMPLE), 0
     for client, counts in clients.items():
         taken = disclosure(asked, counts)
         each_round = sum(taken.images.values()) if taken else 0

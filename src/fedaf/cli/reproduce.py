@@ -42,10 +42,10 @@ def reproduce(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the paper's tables, the most valuable runs first; with --render, compare them with the paper.
+    """Run the paper's tables, the most important runs first; with --render, compare the results with the paper.
 
-    Finished runs in --results are not run again. The same command continues where it was stopped, also within a run.
-    If --engine or --precision is given, only runs that were computed with it count as finished.
+    Runs that are in --results are not repeated. After a stop, the same command continues after the last complete round.
+    If --engine or --precision is given, only runs with it count as done.
     A run that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
 
     Args:
@@ -53,106 +53,93 @@ def reproduce(
             all.
         dataset: Only these data sets, separated by commas.
         alpha: Only these alphas, separated by commas.
-        methods: Only these methods, separated by commas; also variants such as fedaf-ipc10, and controls.
-        seeds: Seeds, separated by commas; the table settings has its own. (default: 0,1,2)
-        budget: Minutes. Stop after the round in which they are used up; nothing is lost.
-        jobs: Runs at once on one device. Four take half the time on a large GPU.
-        list_: Show finished and open runs; run nothing.
-        render: Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2, after running TABLE if
-            it is given. With --data-dir, train a network and draw the features of domains too.
+        methods: Only these methods or variants, such as fedaf-ipc10, separated by commas; see --list.
+        seeds: Seeds, separated by commas, for all tables but settings. (default: 0,1,2)
+        budget: Time limit in minutes, checked after each round; the same command continues.
+        jobs: Number of runs at once on one device; a large GPU has room for a few.
+        list_: List all runs and which are done; run nothing.
+        render: Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2. If TABLE is given, run
+            it first. With --data-dir, also train a network and plot its features by domain.
         results: Folder of finished runs.
         work: Folder of unfinished runs.
         docs: Folder that --render writes to.
-        features: For --render: module:factory of a network whose features are drawn.
-        quiet: Print only failures and what is left.
+        features: For --render: network whose features are plotted, as module:factory.
+        quiet: Print only failed and remaining runs.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
+
+    def say(*lines: str) -> None:
+        for line in lines:
+            print_line(terminal.console, line)
+
     if table is None and not render:
-        message = "fedaf reproduce needs a table, such as label-skew or all, or --render; see --help."
-        raise UserError(message, code="FEDAF-REPRODUCE-TABLE")
+        raise UserError("give a table, such as label-skew or all, or --render.", code="FEDAF-REPRODUCE-TABLE")
     if budget is not None and not budget > 0:
         raise UserError(f"--budget is {budget:g}; expected a number of minutes above 0.", code="FEDAF-REPRODUCE-BUDGET")
     data_dir = None if flags["data_dir"] is None else Path(flags["data_dir"])
     device, engine, precision = (flags[name] or "auto" for name in ("device", "engine", "precision"))
     failed = False
     if table is not None:
-        numbers = tuple(dict.fromkeys(_numbers("--seeds", seeds, int))) or SEEDS
-        cells = plan(
-            table, Filter(tuple(split(dataset)), _numbers("--alpha", alpha, float), tuple(split(methods)), numbers)
-        )
+        alphas, chosen_seeds = _numbers("--alpha", alpha, float), _numbers("--seeds", seeds, int) or SEEDS
+        cells = plan(table, Filter(split(dataset), alphas, split(methods), chosen_seeds))
         from fedaf.reproduce.running import Audience, Places, Reproduction
         from fedaf.sweep.budget import Budget
 
         time = Budget(budget)
         places = Places(results, work, data_dir or Path("data"), device, ENGINES.canonical(engine), precision)
         reproduction = Reproduction(cells, places)
-        for sentence in reproduction.archive.damaged.values():
-            print_line(terminal.console, sentence)
+        say(*reproduction.archive.damaged.values())
         if list_:
             terminal.console.print(_listed(reproduction))
-            lines = _without_data(reproduction)
+            say(*_without_data(reproduction))
         else:
             tally = reproduction.run(time, Audience(terminal.say, terminal.observer, terminal.prepare), jobs=jobs)
-            lines = _ending(reproduction, tally, quiet=quiet)
+            say(*_ending(reproduction, tally, quiet=quiet))
             failed = bool(tally.failed)
-        for line in lines:
-            print_line(terminal.console, line)
     if render:
         from fedaf.reproduce.report import render as write
 
-        for line in write(results, docs, data_dir=data_dir, device=device, features=features):
-            print_line(terminal.console, line)
+        say(*write(results, docs, data_dir=data_dir, device=device, features=features))
     if failed:
         raise typer.Exit(_SOME_FAILED)
 
 
 def _numbers(flag: str, given: str | None, kind: type[Any]) -> tuple[Any, ...]:
     try:
-        return tuple(kind(part) for part in split(given))
+        return tuple(dict.fromkeys(map(kind, split(given))))
     except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        message = f"{flag} is {given!r}; expected {what} separated by commas."
-        raise UserError(message, code="FEDAF-REPRODUCE-FILTER") from None
+        what = f"{'whole ' if kind is int else ''}numbers separated by commas"
+        raise UserError(f"{flag} is {given!r}; expected {what}.", code="FEDAF-REPRODUCE-FILTER") from None
 
 
 def _listed(reproduction: "Reproduction") -> Table:
     from fedaf.reporting.tables import duration
     from fedaf.reproduce.archive import config_of
 
-    left = Column("left", justify="right", no_wrap=True)
-    shown = Table(Column("run", overflow="fold"), Column(no_wrap=True), left, box=SIMPLE, padding=(0, 1, 0, 0))
+    left = Column("time left", justify="right", no_wrap=True)
+    shown = Table(Column("run", overflow="fold"), Column("state", no_wrap=True), left, box=SIMPLE, padding=(0, 1, 0, 0))
     for cell in reproduction.cells:
-        seconds = None if cell in reproduction.done else reproduction.seconds_left(cell)
-        state = "open"
-        if cell in reproduction.done:
-            state = "done"
-        elif not reproduction.has_data(cell):
-            state = "no data"
-        elif rounds := reproduction.rounds_done(cell):
-            state = f"round {rounds} of {config_of(cell).run.rounds}"
+        done, rounds = cell in reproduction.done, reproduction.rounds_done(cell)
+        begun = f"round {rounds} of {config_of(cell).run.rounds}" if rounds else "open"
+        state = "done" if done else begun if reproduction.has_data(cell) else "no data"
+        seconds = None if done else reproduction.seconds_left(cell)
         shown.add_row(cell.directory, state, "" if seconds is None else duration(seconds))
     return shown
 
 
 def _without_data(reproduction: "Reproduction") -> list[str]:
     """Return a line for each data set that is missing."""
-    count = Counter(cell.dataset for cell in reproduction.without_data)
-    data_dir = reproduction.places.data_dir
-    return [
-        f"{name} is not in {data_dir}, so {runs} of the runs must wait; fedaf data list shows how to get it."
-        for name, runs in count.items()
-    ]
+    count, where = Counter(cell.dataset for cell in reproduction.without_data), reproduction.places.data_dir
+    wait = "of the runs must wait; fedaf data list shows how to get it"
+    return [f"{name} is not in {where}, so {runs} {wait}." for name, runs in count.items()]
 
 
 def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> list[str]:
     """Return the closing lines: results and what is left."""
-    lines = []
-    if quiet:
-        lines += [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()]
-    lines += _without_data(reproduction)
+    failures = [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()] if quiet else []
     finished = len(reproduction.done) + len(tally.finished)
     done = f"{finished} of {len(reproduction.cells)} runs are in {reproduction.places.results}"
     rest = f"; {reproduction.time_left(tally.left)}: the same command continues" if tally.left else ""
     failed = f"; {len(tally.failed)} failed" if tally.failed else ""
     busy = f"; {len(tally.busy)} are being run by another process" if tally.busy else ""
-    return [*lines, f"{done}{failed}{busy}{rest}."]
+    return [*failures, *_without_data(reproduction), f"{done}{failed}{busy}{rest}."]
