@@ -44,7 +44,7 @@ BAD_FLAGS = {
     "a method by a relative module": (["--method", "..methods:Method"], ["[FEDAF-CUSTOM-LOAD]", "..methods"]),
     "a model nearly named": (["--model", "convnett"], ["[FEDAF-MODEL-UNKNOWN]", "'convnett'", "'convnet'", "resnet18"]),
     "an engine nearly named": (["--engine", "egaer"], ["[FEDAF-ENGINE-UNKNOWN]", "'egaer'", "'eager'", "auto"]),
-    "a preset nearly named": (["--preset", "quik"], ["'quik'", "'quick'", "paper"]),
+    "a preset nearly named": (["--preset", "quik"], ["[FEDAF-PRESET-UNKNOWN]", "'quik'", "'quick'", "paper"]),
     "alpha 0": (["--alpha", "0"], ["[FEDAF-CONFIG-VALUE]", "partition.alpha is 0.0", "greater than 0"]),
     "alpha -1": (["--alpha", "-1"], ["[FEDAF-CONFIG-VALUE]", "partition.alpha is -1.0", "greater than 0"]),
     "alpha infinite": (["--alpha", "inf"], ["[FEDAF-CONFIG-VALUE]", "partition.alpha is inf"]),
@@ -54,12 +54,15 @@ BAD_FLAGS = {
     "no participants": (["--participation", "0"], ["[FEDAF-CONFIG-VALUE]", "federation.participation is 0.0"]),
     "a negative seed": (["--seed", "-1"], ["[FEDAF-CONFIG-VALUE]", "run.seed is -1", "0"]),
     "gamma over 1": (["--set", "method.gamma=1.5"], ["[FEDAF-CONFIG-VALUE]", "method.gamma is 1.5"]),
-    "more clients than samples": (["--clients", "5000"], ["5000 clients", "clients"]),
-    "too few samples for all clients": (["--clients", "150"], ["150 clients", "partition.min_size"]),
-    "an IPC that no client can reach": (["--ipc", "500"], ["500", "method.ipc"]),
+    "more clients than samples": (["--clients", "5000"], ["[FEDAF-PARTITION-TOO-FEW]", "5000 clients", "--clients"]),
+    "too few samples for all clients": (
+        ["--clients", "150"],
+        ["[FEDAF-PARTITION-TOO-FEW]", "150 clients", "partition.min_size"],
+    ),
+    "an IPC that no client can reach": (["--ipc", "500"], ["[FEDAF-CONDENSE-NO-CLASS]", "500", "method.ipc"]),
     "a mean of more images than any client has": (
         ["--ipc", "5", "--set", "method.init_mean_of=500"],
-        ["500", "method.init_mean_of"],
+        ["[FEDAF-CONDENSE-NO-CLASS]", "500", "method.init_mean_of"],
     ),
     "an unknown setting": (
         ["--set", "method.gama=0.5"],
@@ -70,18 +73,21 @@ BAD_FLAGS = {
     "a setting without a table": (["--set", "gamma=0.5"], ["[FEDAF-CONFIG-SETTING]", "'gamma'"]),
     "a setting of the wrong type": (["--set", "run.rounds=many"], ["[FEDAF-CONFIG-VALUE]", "run.rounds is 'many'"]),
     "an unknown flag": (["--alfa", "1"], ["[FEDAF-CLI-USAGE]", "--alfa"]),
-    "an unknown device": (["--device", "abacus"], ["'abacus'", "auto", "cuda"]),
+    "an unknown device": (["--device", "abacus"], ["[FEDAF-DEVICE-UNKNOWN]", "'abacus'", "auto", "cuda"]),
     "verbose and quiet": (["-v", "-q"], ["[FEDAF-CLI-VERBOSITY]", "-v", "-q"]),
-    "real images by accident": (["--set", "method.init=real"], ["init = 'real'", "allow_real_init"]),
+    "real images by accident": (
+        ["--set", "method.init=real"],
+        ["[FEDAF-CONFIG-VALUE]", "init = 'real'", "allow_real_init"],
+    ),
     "an option of another method": (
         ["--method", "fedavg", "--ipc", "5"],
         ["[FEDAF-CONFIG-KEY]", "method.ipc", "fedavg", "local_epochs"],
     ),
-    "a model too deep": (["--set", "model.depth=6"], ["depth 6", "8x8", "model.depth"]),
-    "a missing data set": (["--dataset", "cifar10"], ["cifar10", "--data-dir"]),
-    "a missing data file": (["--dataset", "npz:mine.npz"], ["mine.npz"]),
+    "a model too deep": (["--set", "model.depth=6"], ["[FEDAF-MODEL-DEPTH]", "depth 6", "8x8", "model.depth"]),
+    "a missing data set": (["--dataset", "cifar10"], ["[FEDAF-DATA-NOT-FOUND]", "cifar10", "--data-dir"]),
+    "a missing data file": (["--dataset", "npz:mine.npz"], ["[FEDAF-DATA-NOT-FOUND]", "mine.npz"]),
     "a missing configuration": (["no.toml"], ["[FEDAF-CONFIG-READ]", "no.toml"]),
-    "a missing run to resume": (["--resume", "nowhere"], ["nowhere", "--resume"]),
+    "a missing run to resume": (["--resume", "nowhere"], ["[FEDAF-RUN-NOT-FOUND]", "nowhere", "--resume"]),
     "a flag beside --resume": (["--resume", "nowhere", "--rounds", "3"], ["[FEDAF-CLI-RESUME]", "--rounds"]),
     "a flag of 0 beside --resume": (["--resume", "nowhere", "--seed", "0"], ["[FEDAF-CLI-RESUME]", "--seed"]),
     "a setting beside --resume": (["--resume", "nowhere", "--set", "run.rounds=3"], ["[FEDAF-CLI-RESUME]", "--set"]),
@@ -110,7 +116,7 @@ def test_bad_input_is_one_sentence_from_a_real_process(case, tmp_path):
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_cuda_where_there_is_none_is_one_sentence(call, device):
     code, _, err = call("run", "--device", device)
-    assert_one_sentence(code, err, [f"'{device}'", "--device auto"])
+    assert_one_sentence(code, err, ["[FEDAF-DEVICE-MISSING]", f"'{device}'", "--device auto"])
 
 
 @pytest.mark.parametrize(
@@ -123,9 +129,9 @@ def test_cuda_where_there_is_none_is_one_sentence(call, device):
         ("run = 5", ["[FEDAF-CONFIG-NO-TABLE]", "'run'"]),
         ("[[run]]\nrounds = 1", ["[FEDAF-CONFIG-NO-TABLE]", "'run'"]),
         ("method = 'fedavg'", ["[FEDAF-CONFIG-NO-TABLE]", "'method'"]),
-        ("[partition]\nkind = 'file'", ["partition.path"]),
-        ("[partition]\nkind = 'file'\npath = 'given.toml'", ["given.toml"]),
-        ("[data]\nmean = [0.1, 0.2]", ["data.mean", "2", "1"]),
+        ("[partition]\nkind = 'file'", ["[FEDAF-PARTITION-PATH]", "partition.path"]),
+        ("[partition]\nkind = 'file'\npath = 'given.toml'", ["[FEDAF-PARTITION-FILE]", "given.toml"]),
+        ("[data]\nmean = [0.1, 0.2]", ["[FEDAF-DATA-NORMALISATION]", "data.mean", "2", "1"]),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "compare"])
@@ -158,22 +164,25 @@ def test_a_corrupt_data_file_is_one_sentence(call, tmp_path, content):
         content = (tmp_path / "array.npy").read_bytes()
     path.write_bytes(content)
     code, _, err = call("run", "--dataset", "npz:data.npz")
-    assert_one_sentence(code, err, ["data.npz", "x_train"])
+    assert_one_sentence(code, err, ["[FEDAF-DATA-DAMAGED]", "data.npz", "x_train"])
     assert "allow_pickle" not in err
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"x_train": np.zeros((200, 8, 8))}, ["x_train", "uint8", "float64"]),
-        ({"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)}, ["x_train", "[0, 8, 8]"]),
-        ({"y_train": np.arange(199)}, ["y_train", "200 images"]),
-        ({"y_test": np.full(20, -1)}, ["y_test", ">= 0"]),
-        ({"y_train": np.zeros(200)}, ["y_train"]),
-        ({"x_train": np.array([{}], object)}, ["data.npz", "x_train"]),
-        ({"x_test": np.zeros((20, 9, 9), np.uint8)}, ["x_test"]),
-        ({"x_test": np.zeros((20, 8, 8, 3), np.uint8)}, ["x_test"]),
-        ({"y_train": np.arange(200) + 2**40}, ["y_train"]),
+        ({"x_train": np.zeros((200, 8, 8))}, ["[FEDAF-DATA-SHAPE]", "x_train", "uint8", "float64"]),
+        (
+            {"x_train": np.zeros((0, 8, 8), np.uint8), "y_train": np.zeros(0, int)},
+            ["[FEDAF-DATA-SHAPE]", "x_train", "[0, 8, 8]"],
+        ),
+        ({"y_train": np.arange(199)}, ["[FEDAF-DATA-LABELS]", "y_train", "200 images"]),
+        ({"y_test": np.full(20, -1)}, ["[FEDAF-DATA-LABELS]", "y_test", ">= 0"]),
+        ({"y_train": np.zeros(200)}, ["[FEDAF-DATA-LABELS]", "y_train"]),
+        ({"x_train": np.array([{}], object)}, ["[FEDAF-DATA-DAMAGED]", "data.npz", "x_train"]),
+        ({"x_test": np.zeros((20, 9, 9), np.uint8)}, ["[FEDAF-DATA-SHAPE]", "x_test"]),
+        ({"x_test": np.zeros((20, 8, 8, 3), np.uint8)}, ["[FEDAF-DATA-SHAPE]", "x_test"]),
+        ({"y_train": np.arange(200) + 2**40}, ["[FEDAF-DATA-LABELS]", "y_train"]),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, dict) else "",
 )
@@ -189,15 +198,15 @@ def test_labels_that_a_data_set_does_not_have_are_one_sentence(call, tmp_path):
     code, _, err = call(
         "run", "--dataset", "cifar10", "--data-dir", tmp_path, *TINY[2:], "--clients", "2", "--alpha", "100"
     )
-    assert_one_sentence(code, err, ["y_train", "10"])
+    assert_one_sentence(code, err, ["[FEDAF-DATA-LABELS]", "y_train", "10"])
 
 
-@pytest.mark.parametrize("verb", ["run", "compare"])
-def test_a_foreign_directory_is_not_resumed(call, tmp_path, verb):
+@pytest.mark.parametrize(("verb", "label"), [("run", "RUN-NOT-FOUND"), ("compare", "CLI-NOT-A-COMPARISON")])
+def test_a_foreign_directory_is_not_resumed(call, tmp_path, verb, label):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "letter.txt").write_text("dear")
     code, _, err = call(verb, "--resume", "foreign")
-    assert_one_sentence(code, err, ["foreign"])
+    assert_one_sentence(code, err, [f"[FEDAF-{label}]", "foreign"])
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["letter.txt"]
 
 
@@ -206,7 +215,7 @@ def test_a_directory_in_use_is_left_alone(call, tmp_path, verb):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "letter.txt").write_text("dear")
     code, _, err = call(verb, *SMALL, "--out", "used")
-    assert_one_sentence(code, err, ["used", "--out", "--resume"])
+    assert_one_sentence(code, err, ["[FEDAF-RUN-DIRECTORY-IN-USE]", "used", "--out", "--resume"])
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["letter.txt"]
 
 
@@ -218,7 +227,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /p
 def test_a_place_that_cannot_be_written_is_one_sentence(call, tmp_path, verb, out):
     (tmp_path / "file").write_text("in the way")
     code, _, err = call(verb, *SMALL, "--out", out)
-    assert_one_sentence(code, err, [out])
+    assert_one_sentence(code, err, ["[FEDAF-CLI-FILE]", out])
 
 
 def test_methods_to_compare_are_checked_before_anything_is_written(call, tmp_path):

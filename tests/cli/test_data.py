@@ -75,7 +75,7 @@ def test_inspect_takes_the_size_of_images_and_the_share_of_unreadable_files(call
     assert code == 0, err
     assert "3 x 6 x 6" in out
     code, _, err = call("data", "inspect", "folder:mine", "--max-unreadable", "0.001", "--out", "sheet.png")
-    assert_one_sentence(code, err, ["unreadable"])
+    assert_one_sentence(code, err, ["[FEDAF-DATA-UNREADABLE]", "unreadable"])
 
 
 def test_inspect_sums_up_many_classes(call, tmp_path):
@@ -94,13 +94,13 @@ def test_inspect_sums_up_many_classes(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["inspect", "digit"], ["'digit'", "'digits'"]),
+        (["inspect", "digit"], ["[FEDAF-DATA-SET-UNKNOWN]", "'digit'", "'digits'"]),
         (["inspect", "digits", "--out", "sheet.doc"], ["[FEDAF-CLI-SHEET]", "sheet.doc", ".png"]),
         (["inspect", "digits", "--image-size", "0"], ["[FEDAF-CLI-USAGE]", "--image-size", "1"]),
         (["inspect", "digits", "--max-unreadable", "2"], ["[FEDAF-CLI-USAGE]", "--max-unreadable", "2"]),
-        (["fetch", "minst"], ["'minst'", "'mnist'"]),
-        (["fetch", "pacs"], ["browser", "data/pacs"]),
-        (["fetch", "mnist", "--mirror", "here"], ["'here'", "http://"]),
+        (["fetch", "minst"], ["[FEDAF-FETCH-UNKNOWN]", "'minst'", "'mnist'"]),
+        (["fetch", "pacs"], ["[FEDAF-FETCH-BY-HAND]", "browser", "data/pacs"]),
+        (["fetch", "mnist", "--mirror", "here"], ["[FEDAF-FETCH-MIRROR]", "'here'", "http://"]),
         (["fetch"], ["[FEDAF-CLI-USAGE]", "NAME"]),
     ],
 )
@@ -114,6 +114,7 @@ def test_a_failed_download_is_one_sentence_and_code_1(call, server):
     assert code == 1
     assert err.count("\n") == 1
     assert err.startswith(f"fedaf: {server.url}/cifar-10-python.tar.gz answered 404")
+    assert err.endswith("[FEDAF-FETCH-STATUS]\n")
 
 
 def test_digits_need_no_fetching(call):

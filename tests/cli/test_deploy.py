@@ -135,7 +135,7 @@ def test_renewing_changes_the_certificate_of_the_server_alone(call, made):
         (["--sites", ","], ["--sites", "[FEDAF-DEPLOY-SITE-NAME]"]),
         (["--sites", "a,../b"], ["'../b'", "[FEDAF-DEPLOY-SITE-NAME]"]),
         (["--sites", "a,b,a"], ["--sites has a ", "[FEDAF-DEPLOY-SITE-NAME]"]),
-        (["--config", "none.toml"], ["none.toml"]),
+        (["--config", "none.toml"], ["none.toml", "[FEDAF-CONFIG-READ]"]),
     ],
 )
 def test_init_refuses_in_one_sentence_what_it_cannot_use(call, tmp_path, change, words):
@@ -157,12 +157,23 @@ def test_init_refuses_a_folder_in_use(call, made):
 @pytest.mark.parametrize(
     ("command", "file", "text", "words"),
     [
-        ("node", "node.toml", 'superlink = "fl.example.org"\n[node]\n', ["superlink", "fl.example.org"]),
-        ("node", "node.toml", 'superlink = "h:1"\n[node]\nclient-id = "a"\ndata = "x"\n', ["data is 'x'"]),
-        ("node", "node.toml", 'superlink = "h:1"\nkye = "node.key"\n[node]\n', ["'kye'", "did you mean 'key'"]),
-        ("node", "node.toml", 'superlink = "h:1"\n', ["'node' is missing"]),
-        ("link", "link.toml", "port = 70000\n", ["port is 70000"]),
-        ("link", "link.toml", "port = \n", ["link.toml", "not valid TOML"]),
+        (
+            "node",
+            "node.toml",
+            'superlink = "fl.example.org"\n[node]\n',
+            ["superlink", "fl.example.org", "[FEDAF-CONFIG-VALUE]"],
+        ),
+        (
+            *("node", "node.toml", 'superlink = "h:1"\n[node]\nclient-id = "a"\ndata = "x"\n'),
+            ["data is 'x'", "[FEDAF-NODE-DATA]"],
+        ),
+        (
+            *("node", "node.toml", 'superlink = "h:1"\nkye = "node.key"\n[node]\n'),
+            ["'kye'", "did you mean 'key'", "[FEDAF-CONFIG-KEY]"],
+        ),
+        ("node", "node.toml", 'superlink = "h:1"\n', ["'node'", "[FEDAF-CONFIG-MISSING]"]),
+        ("link", "link.toml", "port = 70000\n", ["port is 70000", "[FEDAF-CONFIG-VALUE]"]),
+        ("link", "link.toml", "port = \n", ["link.toml", "[FEDAF-CONFIG-TOML]"]),
     ],
 )
 def test_a_wrong_settings_file_is_one_sentence(call, made, command, file, text, words):
@@ -175,7 +186,7 @@ def test_a_wrong_settings_file_is_one_sentence(call, made, command, file, text, 
 def test_a_policy_that_cannot_be_read_is_named_before_the_node_starts(call, made):
     (made / "sites" / "hospital-a" / "policy.toml").write_text("min_sample = 3\n")
     code, _, err = call("deploy", "node", made / "sites" / "hospital-a")
-    assert_one_sentence(code, err, ["min_sample", "did you mean 'min_samples'"])
+    assert_one_sentence(code, err, ["min_sample", "did you mean 'min_samples'", "[FEDAF-CONFIG-KEY]"])
 
 
 @pytest.mark.parametrize("command", ["link", "node", "run"])

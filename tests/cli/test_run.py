@@ -45,6 +45,20 @@ def test_help_names_every_flag(call, args, names):
     assert set(names) <= set(words)
 
 
+def test_every_option_of_every_command_is_described_once():
+    groups = [typer.main.get_command(cli.app)]
+    for group in groups:
+        for name, found in group.commands.items():
+            if hasattr(found, "commands"):
+                groups.append(found)
+                continue
+            assert "Args:" not in found.help, name
+            assert all(param.help for param in found.params), name
+            flags = [opt for param in found.params for opt in param.opts]
+            assert len(flags) == len(set(flags)), name
+    assert {group.name for group in groups} == {"fedaf", "data", "policy", "deploy"}
+
+
 def test_help_lists_commands_and_groups_in_the_order_of_need(call):
     shown = [line.split()[1] for line in call("--help")[1].splitlines() if line.startswith("│ ") and line[2].isalpha()]
     assert shown == ["run", "compare", "data", "settings", "reproduce", "policy", "deploy", "bench"]
@@ -223,7 +237,7 @@ def test_a_directory_in_use_is_refused_before_the_data_are_read(call, tmp_path, 
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").touch()
     code, _, err = call(name, "--dataset", "npz:missing.npz", "--out", "used")
-    assert_one_sentence(code, err, ["used", "--resume used"])
+    assert_one_sentence(code, err, ["[FEDAF-RUN-DIRECTORY-IN-USE]", "used", "--resume used"])
 
 
 def test_a_comparison_without_a_target_can_be_shown_again(call, tmp_path):
@@ -238,7 +252,7 @@ def test_a_comparison_without_a_target_can_be_shown_again(call, tmp_path):
     assert "fedavg" in out
     (tmp_path / "c" / "fedavg" / "result.json").write_text("{")
     code, _, err = call("compare", "--resume", "c", "-q")
-    assert_one_sentence(code, err, ["c/fedavg/result.json", "--resume c/fedavg"])
+    assert_one_sentence(code, err, ["[FEDAF-RUN-DAMAGED]", "c/fedavg/result.json", "--resume c/fedavg"])
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_about_that_file(call):
@@ -285,8 +299,7 @@ def test_a_begun_run_without_its_split_is_not_resumed_and_one_over_a_network_is_
     assert call("run", *TINY, "--rounds", "1", "--out", "run", "-q")[0] == 0
     (tmp_path / "run" / "partition.json").unlink()
     code, _, err = call("run", "--resume", "run", "-q")
-    assert code == 2
-    assert all(word in err for word in ("partition.json", "fedaf deploy run --out run"))
+    assert_one_sentence(code, err, ["[FEDAF-RUN-NO-PARTITION]", "partition.json", "fedaf deploy run --out run"])
 
 
 @pytest.mark.parametrize("left", [[], ["config.toml"], ["config.toml", "partition.json"]], ids=" ".join)

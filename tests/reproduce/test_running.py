@@ -295,12 +295,12 @@ def test_the_command_runs_what_there_are_data_for(call, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["label-skew", "--render"]),
-        (["gama"], ["gama", "'gamma'"]),
-        (["gamma", "--budget", "0"], ["--budget is 0"]),
-        (["gamma", "--seeds", "1,x"], ["--seeds", "1,x"]),
-        (["gamma", "--seeds", "-1"], ["run.seed", "-1"]),
-        (["ipc", "--alpha", "small"], ["--alpha", "small"]),
+        ([], ["[FEDAF-REPRODUCE-TABLE]", "label-skew", "--render"]),
+        (["gama"], ["[FEDAF-REPRODUCE-TABLE]", "gama", "'gamma'"]),
+        (["gamma", "--budget", "0"], ["[FEDAF-REPRODUCE-BUDGET]", "--budget is 0"]),
+        (["gamma", "--seeds", "1,x"], ["[FEDAF-REPRODUCE-FILTER]", "--seeds", "1,x"]),
+        (["gamma", "--seeds", "-1"], ["[FEDAF-CONFIG-VALUE]", "run.seed", "-1"]),
+        (["ipc", "--alpha", "small"], ["[FEDAF-REPRODUCE-FILTER]", "--alpha", "small"]),
     ],
 )
 def test_a_command_that_makes_no_sense_is_one_sentence(call, arguments, words):

@@ -1,14 +1,19 @@
 """``fedaf data``: list, inspect and download data sets."""
 
-import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
 
+from fedaf.cli.options import slug
 from fedaf.cli.terminal import print_line
+from fedaf.data.registry import DATASETS
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,37 +21,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="data", help="List, inspect and download data sets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A data set, as for --dataset.", show_default=False)]
-Fetched = Annotated[
-    str, typer.Argument(help="A data set; fedaf data list shows which can be fetched.", show_default=False)
-]
-DataDir = Annotated[Path, typer.Option(help="Folder that holds the data sets.")]
-Sheet = Annotated[
-    Path | None, typer.Option(help="PNG file for the contact sheet. (default: NAME-contact-sheet.png here)")
-]
-ImageSize = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=4096, help="Side to which image files are resized. (default: 64, or their size if smaller)"
-    ),
-]
-MaxUnreadable = Annotated[float, typer.Option(min=0, max=1, help="Share of image files that may be unreadable.")]
-Mirror = Annotated[str | None, typer.Option(help="Download the files from this URL instead; checksums stay the same.")]
-
 _DATA_DIR = Path("data")
 
 
 @app.command("list")
-def list_(data_dir: DataDir = _DATA_DIR) -> None:
-    """List the data sets, and where each is or how to get it."""
-    from rich.box import SIMPLE
-    from rich.markup import escape
-    from rich.table import Table
+def list_(data_dir: Path = _DATA_DIR) -> None:
+    """List the data sets: where each one is, or how to get it.
 
-    from fedaf.data.registry import DATASETS
-
-    table = Table("name", "classes", "image", "train + test", box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("where, or how to get it", overflow="fold")
+    Args:
+        data_dir: Folder that holds the data sets.
+    """
+    where = Column("where, or how to get it", overflow="fold")
+    table = Table("name", "classes", "image", "train + test", where, box=SIMPLE, padding=(0, 1, 0, 0))
     for name in (*DATASETS, *DATASETS.plugins):
         spec = DATASETS.find(name)
         shape = " x ".join(map(str, spec.shape))
@@ -56,24 +42,30 @@ def list_(data_dir: DataDir = _DATA_DIR) -> None:
 
 @app.command()
 def inspect(
-    name: Name,
-    data_dir: DataDir = _DATA_DIR,
-    image_size: ImageSize = None,
-    max_unreadable: MaxUnreadable = 0.01,
-    out: Sheet = None,
+    name: str,
+    data_dir: Path = _DATA_DIR,
+    image_size: Annotated[int | None, typer.Option(min=1, max=4096)] = None,
+    max_unreadable: Annotated[float, typer.Option(min=0, max=1)] = 0.01,
+    out: Path | None = None,
 ) -> None:
-    """Show class counts and channel statistics, and draw some images of each class as a contact sheet."""
+    """Show class counts and channel statistics, and draw some images of each class in one PNG file.
+
+    Args:
+        name: A data set, as for --dataset.
+        data_dir: Folder that holds the data sets.
+        image_size: Resize image files to this side length. (default: 64, or their size if smaller)
+        max_unreadable: Fraction of image files that may be unreadable.
+        out: PNG file for the images. (default: NAME-contact-sheet.png)
+    """
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
     from fedaf.reporting import figures, tables
     from fedaf.reporting.progress import reading
 
-    sheet = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', Path(name).stem)}-contact-sheet.png")
+    sheet = out or Path(f"{slug(Path(name).stem)}-contact-sheet.png")
     if sheet.suffix.lower() != ".png":
-        raise UserError(
-            f"--out is {sheet}, but the contact sheet is a PNG image; use a name that ends in .png.",
-            code="FEDAF-CLI-SHEET",
-        )
+        message = f"--out is {sheet}, but the images are written as PNG; use a name that ends in .png."
+        raise UserError(message, code="FEDAF-CLI-SHEET")
     console = Console(emoji=False)
     with reading(console) as watch:
         data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, progress=watch)
@@ -82,17 +74,22 @@ def inspect(
     if data.domains:
         train, test = (domain_counts(split, len(data.domains)) for split in (data.train, data.test))
         console.print(tables.counts_table("domain", train, test, data.domains))
-    for line in (*_colours(data), *_unreadable(data)):
+    for line in _described(data):
         print_line(console, line)
     print_line(console, f"Some images of each class are in {figures.contact_sheet(data, sheet)}.")
 
 
 @app.command()
-def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -> None:
-    """Download the official files of a data set, check and unpack them.
+def fetch(name: str, data_dir: Path = _DATA_DIR, mirror: str | None = None) -> None:
+    """Download the official files of a data set, verify and unpack them.
 
     An interrupted download continues where it stopped.
     Files that are already complete are kept.
+
+    Args:
+        name: A data set; fedaf data list shows which can be fetched.
+        data_dir: Folder that holds the data sets.
+        mirror: Download the same files from this URL; checksums are verified too.
     """
     from fedaf.data.fetch.fetch import fetch
     from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
@@ -104,7 +101,6 @@ def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -
 def _where(name: str, data_dir: Path) -> str:
     """Return where a data set is, or the command that downloads it. No data are read."""
     from fedaf.data import catalog
-    from fedaf.data.registry import DATASETS
     from fedaf.reporting.tables import size
 
     spec = DATASETS.find(name)
@@ -113,29 +109,22 @@ def _where(name: str, data_dir: Path) -> str:
     if found := catalog.locate(name, data_dir):
         return str(found)
     command = f"fedaf data fetch {name}" + (f" --data-dir {quote(str(data_dir))}" if data_dir != _DATA_DIR else "")
-    if not spec.files:
-        return f"{command} explains how"
-    return f"{command} ({size(sum(file.size for file in spec.files))})"
+    return f"{command} ({size(sum(file.size for file in spec.files))})" if spec.files else f"{command} explains how"
 
 
-def _colours(data: "DataSet") -> list[str]:
+def _described(data: "DataSet") -> Iterator[str]:
+    """Yield sentences about the images, their channels, and files that were skipped."""
     from fedaf.data.statistics import channel_statistics
 
     mean, std, images = channel_statistics(data.train)
     channels, height, width = data.train.images.shape[1:]
-    return [
-        f"Images: {channels} x {height} x {width} (channels, height, width).",
-        f"Mean per channel over {images} training images: {_figures(mean)}; normalised with {_figures(data.mean)}.",
-        f"Standard deviation: {_figures(std)}; normalised with {_figures(data.std)}.",
-    ]
+    yield f"Images: {channels} x {height} x {width} (channels, height, width)."
+    yield f"Mean per channel over {images} training images: {_figures(mean)}; normalised with {_figures(data.mean)}."
+    yield f"Standard deviation: {_figures(std)}; normalised with {_figures(data.std)}."
+    if data.unreadable:
+        more = f" and {len(data.unreadable) - 10} more" if len(data.unreadable) > 10 else ""
+        yield f"Skipped {len(data.unreadable)} unreadable files: {', '.join(data.unreadable[:10])}{more}."
 
 
-def _unreadable(data: "DataSet") -> list[str]:
-    if not data.unreadable:
-        return []
-    more = f" and {len(data.unreadable) - 10} more" if len(data.unreadable) > 10 else ""
-    return [f"Skipped {len(data.unreadable)} unreadable files: {', '.join(data.unreadable[:10])}{more}."]
-
-
-def _figures(values: "list[float] | tuple[float, ...]") -> str:
+def _figures(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)

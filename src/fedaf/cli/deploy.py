@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedaf import config as configuration
+from fedaf.cli import options
+from fedaf.cli.options import Flags, Quiet, Settings, Verbose, with_flags
 from fedaf.cli.terminal import Terminal, print_line
 from fedaf.errors import UserError
 
@@ -20,18 +23,12 @@ if TYPE_CHECKING:
     from fedaf.deploy.machines import Link, Site
 
 app = typer.Typer(
-    name="deploy",
-    help="Run over a real network with Flower, TLS and registered nodes.",
-    no_args_is_help=True,
+    name="deploy", help="Run over a real network with Flower, TLS and registered nodes.", no_args_is_help=True
 )
 
-_run_option = partial(typer.Option, rich_help_panel="Run")
-_deployment_option = partial(typer.Option, rich_help_panel="Deployment")
-_output_option = partial(typer.Option, rich_help_panel="Output")
+_option = partial(typer.Option, rich_help_panel="Deployment")
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of this machine.")]
-Verbose = Annotated[bool, _output_option("--verbose", "-v", help="Verbose output.")]
-Quiet = Annotated[bool, _output_option("--quiet", "-q", help="Print only the result.")]
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder that fedaf deploy init wrote for this machine.")]
 
 _HERE = Path()
 _INTERRUPTED = 130
@@ -53,47 +50,45 @@ def _stopping(message: str) -> Iterator[None]:
 @app.callback()
 def _require_flower() -> None:
     if importlib.util.find_spec("flwr") is None:
-        raise UserError(
-            "fedaf deploy needs Flower, which is not installed; run pip install '.[flower]' in the checkout of fedaf.",
-            code="FEDAF-DEPLOY-NO-FLOWER",
-        )
+        message = "fedaf deploy needs Flower, which is not installed; run pip install '.[flower]' in the checkout."
+        raise UserError(message, code="FEDAF-DEPLOY-NO-FLOWER")
 
 
 @app.command()
+@with_flags("clients", "rounds", "method", "alpha")
 def demo(
-    clients: Annotated[int, _run_option(min=1, help="Number of SuperNodes.")] = 3,
-    rounds: Annotated[int | None, _run_option(help="Communication rounds. (default: 3)")] = None,
-    method: Annotated[str, _run_option(help="fedaf, feddm, fedavg, fedprox, fedbn, moon, feddyn or fedgen.")] = "fedaf",
-    alpha: Annotated[float | None, _run_option(help="Dirichlet concentration of the partition. (default: 0.5)")] = None,
-    settings: Annotated[
-        list[str] | None, _run_option("--set", metavar="TABLE.KEY=VALUE", help="Any other setting. May be repeated.")
-    ] = None,
-    port: Annotated[
-        int | None, _deployment_option(min=1, max=65535, help="Port of the SuperLink. (default: a free one)")
-    ] = None,
-    keep: Annotated[
-        Path | None,
-        _deployment_option(
-            metavar="DIR", help="New folder to keep keys, logs and the run in. (default: a temporary one)"
-        ),
-    ] = None,
+    *,
+    flags: Flags,
+    settings: Settings = None,
+    port: Annotated[int | None, _option(min=1, max=65535)] = None,
+    keep: Annotated[Path | None, _option(metavar="DIR")] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a whole deployment on this machine: a SuperLink and SuperNodes on loopback with TLS, and a run on digits.
+    """Try a deployment on this machine: a server (SuperLink) and clients (SuperNodes) train on digits, over TLS.
 
-    Creates certificates and keys for it. Stops everything it started when it ends, also on Ctrl-C.
+    Creates the certificates and keys. Stops all processes at the end, also after Ctrl-C.
+
+    Args:
+        clients: Number of clients; each is a SuperNode. (default: 3)
+        rounds: Communication rounds. (default: 3)
+        alpha: Dirichlet concentration of the partition. (default: 0.5)
+        port: Port of the SuperLink. (default: a free one)
+        keep: Keep the keys, logs and results in this new folder. (default: a temporary folder)
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
-    from fedaf import config as configuration
     from fedaf.deploy import follow
     from fedaf.deploy.init import refuse_used, trial_config
     from fedaf.deploy.processes import free_ports, refuse_taken
     from fedaf.reporting import tables
 
-    flags = configuration.from_flags(clients=clients, rounds=rounds, method=method, alpha=alpha)
-    shared = {"federation": {"min_clients": clients}, "run": {"threads": max(1, (os.cpu_count() or 1) // clients)}}
-    config = trial_config(configuration.merge(shared, flags, *map(configuration.parse_setting, settings or ())))
+    clients = 3 if flags["clients"] is None else flags["clients"]
+    shared = {
+        "federation": {"min_clients": clients},
+        "partition": {"clients": clients},
+        "run": {"threads": max(1, (os.cpu_count() or 1) // max(1, clients))},
+    }
+    config = trial_config(configuration.merge(shared, options.layered(None, flags, settings)))
     if keep is not None:
         refuse_used(keep)
     if port is not None:
@@ -109,43 +104,42 @@ def demo(
             sites=list(counts),
             port=port or free_ports(1)[0],
             observer=terminal.observer(),
-            say=(lambda text: None) if quiet else (lambda text: print_line(terminal.console, text)),
+            say=terminal.say,
         )
-        terminal.report_directory(out, kept=keep is not None)
+        terminal.report(out, draw=keep is not None)
 
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the deployment.")],
-    server: Annotated[
-        str, _deployment_option(metavar="HOST", help="Host name or address under which sites reach the server.")
-    ],
-    sites: Annotated[str, _deployment_option(metavar="NAME,NAME,...", help="Names of the sites.")],
-    config: Annotated[
-        Path | None, _run_option(metavar="FILE", help="Configuration to run, in TOML. (default: a trial on digits)")
-    ] = None,
-    port: Annotated[int, _deployment_option(min=1, max=65535, help="Port of the server.")] = 8000,
-    bring_certificates: Annotated[
-        bool,
-        _deployment_option(
-            "--bring-certificates", help="Create no certificates; the README.md says which files to add."
-        ),
-    ] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
+    server: Annotated[str, _option(metavar="HOST")],
+    sites: Annotated[str, _option(metavar="NAME,NAME,...")],
+    config: Annotated[Path | None, options.run_option(metavar="FILE")] = None,
+    port: Annotated[int, _option(min=1, max=65535)] = 8000,
+    bring_certificates: Annotated[bool, _option("--bring-certificates")] = False,
 ) -> None:
     """Write a folder for each machine of a deployment, and a README.md that says what to run where.
 
-    Every folder has the settings, keys and certificates of its machine; that of a site also has a policy.
+    Each folder holds the settings, keys and certificates of one machine. A site's folder also holds a policy.
     Example: [bold]fedaf deploy init hospitals --server fl.example.org --sites hospital-a,hospital-b,hospital-c[/].
+
+    Args:
+        folder: New folder for the deployment.
+        server: Host name or IP address at which sites reach the server.
+        sites: Names of the sites.
+        config: TOML file with all settings. (default: a short run on digits)
+        port: Port of the server.
+        bring_certificates: Use your own certificates; README.md says where to put them.
     """
-    from fedaf import config as configuration
     from fedaf.deploy import init as deploy_init
 
-    names = [name.strip() for name in sites.split(",") if name.strip()]
+    names = options.split(sites)
     deploy_init.check_names(server, names)
-    table = {"federation": {"min_clients": len(names)}, "partition": {"clients": len(names)}}
-    chosen = (
-        configuration.build(configuration.read_toml(config)) if config is not None else deploy_init.trial_config(table)
-    )
+    if config is not None:
+        chosen = configuration.build(configuration.read_toml(config))
+    else:
+        count = len(names)
+        chosen = deploy_init.trial_config({"federation": {"min_clients": count}, "partition": {"clients": count}})
     deploy_init.init(
         folder, server=server, sites=names, config=chosen, port=port, bring_certificates=bring_certificates
     )
@@ -154,28 +148,28 @@ def init(
 
 @app.command()
 def link(folder: Folder = _HERE, verbose: Verbose = False) -> None:
-    """Run the SuperLink of a server's folder until Ctrl-C or SIGTERM."""
+    """On the server: run Flower's SuperLink, to which the sites connect, until Ctrl-C or SIGTERM."""
     from fedaf.deploy.machines import Link
 
     machine = Link.read(folder)
     where = f"SuperLink on {machine.settings.host}:{machine.settings.port}"
-    _serve(machine, folder, where, verbose, "the link has ended; sites wait for it.")
+    _serve(machine, where, verbose, "the link has ended; sites wait for it.")
 
 
 @app.command()
 def node(folder: Folder = _HERE, verbose: Verbose = False) -> None:
-    """Run the SuperNode of a site's folder until Ctrl-C or SIGTERM."""
+    """On a site: run Flower's SuperNode, which connects to the server, until Ctrl-C or SIGTERM."""
     from fedaf.deploy.machines import Site
 
     machine = Site.read(folder)
     where = f"SuperNode for {machine.settings.superlink}"
-    _serve(machine, folder, where, verbose, "the node has ended; start it again with fedaf deploy node.")
+    _serve(machine, where, verbose, "the node has ended; start it again with fedaf deploy node.")
 
 
-def _serve(machine: "Link | Site", folder: Path, where: str, verbose: bool, stopped: str) -> None:
+def _serve(machine: "Link | Site", where: str, verbose: bool, stopped: str) -> None:
     from fedaf.deploy import follow
 
-    log = folder / follow.LOGS / f"{machine.name}.log"
+    log = machine.folder / follow.LOGS / f"{machine.name}.log"
     print_line(Console(emoji=False), f"{where}, until Ctrl-C. Log: {log}")
     with _stopping(stopped):
         follow.serve(machine, show=sys.stdout.write if verbose else None)
@@ -184,19 +178,18 @@ def _serve(machine: "Link | Site", folder: Path, where: str, verbose: bool, stop
 @app.command()
 def run(
     folder: Folder = _HERE,
-    out: Annotated[
-        Path | None,
-        _output_option(metavar="DIR", help="Run directory; a run that was stopped there is resumed. (default: run)"),
-    ] = None,
+    out: Annotated[Path | None, options.output_option(metavar="DIR")] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the config.toml of a server's folder on the connected sites, show progress, and print the result.
+    """On the server: run the config.toml of the folder on the connected sites, and print the result.
 
     Ctrl-C stops the run; the same command resumes it after the last complete round.
+
+    Args:
+        out: Directory for the results; a stopped run in it is resumed. (default: run)
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
-    from fedaf import config as configuration
     from fedaf.deploy import follow
     from fedaf.deploy.machines import Link
     from fedaf.federation.run_directory import CONFIG
@@ -204,22 +197,21 @@ def run(
     machine = Link.read(folder)
     config = configuration.build(configuration.read_toml(machine.folder / CONFIG))
     target = out or machine.folder / follow.RUN
-    terminal.say_where(target)
+    terminal.say(f"Writing to {target}.")
     with _stopping("fedaf deploy run resumes after the last complete round."):
         follow.run(machine, config, target, terminal.observer())
-    terminal.report_directory(target)
+    terminal.report(target)
 
 
 @app.command()
-def renew(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that fedaf deploy init wrote.")],
-) -> None:
-    """Create a new server certificate, signed by the certificate authority of the deployment."""
+def renew(folder: Annotated[Path, typer.Argument(metavar="DIR")]) -> None:
+    """Create a new server certificate, signed by the certificate authority of the deployment.
+
+    Args:
+        folder: Folder that fedaf deploy init wrote.
+    """
     from fedaf.deploy import init as deploy_init
 
     expires = deploy_init.renew(folder)
-    print_line(
-        Console(emoji=False),
-        f"{folder / deploy_init.SERVER} has a certificate until {expires:%Y-%m-%d}; copy server.crt and server.key to "
-        "the server, and restart the link.",
-    )
+    what = f"{folder / deploy_init.SERVER} has a certificate until {expires:%Y-%m-%d}"
+    print_line(Console(emoji=False), f"{what}; copy server.crt and server.key to the server, and restart the link.")

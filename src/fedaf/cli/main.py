@@ -13,6 +13,7 @@ from fedaf.cli.bench import bench
 from fedaf.cli.compare import compare
 from fedaf.cli.data import app as data
 from fedaf.cli.deploy import app as deploy
+from fedaf.cli.options import described
 from fedaf.cli.policy import app as policy
 from fedaf.cli.reproduce import reproduce
 from fedaf.cli.run import run
@@ -46,6 +47,10 @@ for _command in (run, compare, settings, reproduce, bench):
     app.command()(_command)
 for _group in (data, policy, deploy):
     app.add_typer(_group)
+for _group in (app, data, policy, deploy):
+    for _registered in _group.registered_commands:
+        assert _registered.callback is not None
+        _registered.callback = described(_registered.callback)
 
 
 def _version(wanted: bool) -> None:

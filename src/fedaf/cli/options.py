@@ -1,8 +1,10 @@
-"""Options that several commands share. Most follow from the declarations of settings; see ``fedaf.config.flags``."""
+"""Options of commands. Most follow from the declarations of settings; see ``fedaf.config.flags``."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from copy import copy
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,40 +15,49 @@ from fedaf.config.presets import PRESETS
 from fedaf.errors import UserError
 
 Flags = Mapping[str, Any]
-ConfigFile = Annotated[
-    Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.", show_default=False)
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Preset: {' or '.join(f'{name} ({text})' for name, text in PRESETS.items())}. (default: paper)",
-        rich_help_panel="Run",
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Any setting, as table.key=value: method.gamma=0.8. May be repeated. fedaf settings lists them.",
-        rich_help_panel="Run",
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="New directory for the run. (default: a new one under runs/)", rich_help_panel="Output"),
-]
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        help="Continue the run in this directory with its settings; add --data-dir if the data moved.",
-        rich_help_panel="Output",
-    ),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Verbose output.", rich_help_panel="Output")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.", rich_help_panel="Output")]
+Command = Callable[..., None]
+
+run_option = partial(typer.Option, rich_help_panel="Run")
+output_option = partial(typer.Option, rich_help_panel="Output")
+
+_PRESETS = " or ".join(f"{name} ({text})" for name, text in PRESETS.items())
+_SETTINGS = "Any setting, such as method.gamma=0.8; can be repeated. fedaf settings lists all of them."
+_RESUME = "Continue the stopped run in this directory, with its settings; add --data-dir if the data moved."
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.")]
+Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: paper)")]
+Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VALUE", help=_SETTINGS)]
+Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
+Resume = Annotated[Path | None, output_option(help=_RESUME)]
+Verbose = Annotated[bool, output_option("--verbose", "-v", help="Verbose output.")]
+Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
 
 
-def with_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def described(command: Command) -> Command:
+    """Take the help of a command's options from the ``Args:`` of its docstring.
+
+    A parameter without a default is an argument and every other one an option, unless its annotation says otherwise.
+    """
+    text, _, arguments = (inspect.getdoc(command) or "").partition("\nArgs:\n")
+    descriptions = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE))
+    signature = inspect.signature(command)
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        kind = parameter.annotation
+        if hasattr(kind, "__metadata__"):
+            kind, option = kind.__origin__, copy(kind.__metadata__[0])
+        elif parameter.default is parameter.empty:
+            option = typer.Argument()
+        else:
+            option = typer.Option("--" + name.strip("_").replace("_", "-"))
+        option.help = " ".join(descriptions.get(name, option.help or "").split())
+        parameters.append(parameter.replace(annotation=Annotated[kind, option]))
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__doc__ = text
+    return command
+
+
+def with_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Command], Command]:
     """Give a command declared flags in place of its parameter ``flags``, which gets their values by name.
 
     Args:
@@ -55,44 +66,48 @@ def with_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Callable[.
     """
     chosen = [configuration.FLAGS[name] for name in names or configuration.FLAGS if name not in without]
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Command) -> Command:
         @wraps(command)
         def with_values(**given: Any) -> None:
             command(flags={flag.name: given.pop(flag.name) for flag in chosen}, **given)
 
         signature = inspect.signature(command)
-        parameters: list[inspect.Parameter] = []
-        for parameter in signature.parameters.values():
-            if parameter.name != "flags":
-                parameters.append(parameter)
-                continue
-            for flag in chosen:
-                option = typer.Option(None, flag.option, help=flag.help, rich_help_panel=flag.mark.group)
-                parameters.append(parameter.replace(name=flag.name, default=option, annotation=flag.type | None))
+        others = dict(signature.parameters)
+        keyword, parameters = others.pop("flags").replace(default=None), []
+        for flag in chosen:
+            option = typer.Option(flag.option, help=flag.help, rich_help_panel=flag.mark.group)
+            parameters.append(keyword.replace(name=flag.name, annotation=Annotated[flag.type | None, option]))
+        parameters += others.values()
         with_values.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return with_values
 
     return decorate
 
 
-def layers(config: Path | None, flags: Flags, settings: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return the settings of a command, from weak to strong: its TOML file, its flags, its ``--set``."""
-    file = [configuration.read_toml(config)] if config is not None else []
-    return [*file, configuration.from_flags(**flags), *map(configuration.parse_setting, settings or ())]
+def layered(config: Path | None, flags: Flags, settings: Sequence[str] | None) -> dict[str, Any]:
+    """Return the settings of a command: its TOML file, under its flags, under its ``--set``."""
+    file = configuration.read_toml(config) if config is not None else {}
+    explicit = map(configuration.parse_setting, settings or ())
+    return configuration.merge(file, configuration.from_flags(**flags), *explicit)
 
 
-def refuse_beside_resume(flags: Flags, config: Path | None, **others: object) -> None:
+def refuse_beside_resume(config: Path | None, **others: object) -> None:
     """Raise ``UserError`` if anything was given beside ``--resume``, which takes the settings of its directory."""
-    given = [name for name, value in {**flags, **others}.items() if value not in (None, [])]
-    extra = ["--" + name.replace("_", "-") for name in given] + (["the TOML file"] if config else [])
+    given = ["--" + name.replace("_", "-") for name, value in others.items() if value not in (None, [])]
+    extra = given + (["the TOML file"] if config else [])
     if extra:
-        raise UserError(
-            f"--resume takes the settings of its directory; leave out {', '.join(extra)}.", code="FEDAF-CLI-RESUME"
-        )
+        message = f"--resume takes the settings of its directory; leave out {', '.join(extra)}."
+        raise UserError(message, code="FEDAF-CLI-RESUME")
 
 
-def new_directory(name: str) -> Path:
-    """Return a directory under ``runs/`` that does not exist yet."""
+def split(names: str | None) -> tuple[str, ...]:
+    """Return the parts of a list that is separated by commas."""
+    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def new_directory(*parts: str) -> Path:
+    """Return a directory under ``runs/`` that does not exist yet, named after the parts."""
+    name = "-".join(map(slug, parts))
     path, number = Path("runs") / name, 2
     while path.exists():
         path, number = Path("runs") / f"{name}-{number}", number + 1

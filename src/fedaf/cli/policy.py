@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.table import Table
+
+from fedaf import config as configuration
+from fedaf.errors import Refused
 
 app = typer.Typer(
     name="policy", help="Show and check a client's policy: what a server may ask of it.", no_args_is_help=True
@@ -14,48 +19,38 @@ _REFUSED = 1
 
 
 @app.command()
-def show(
-    file: Annotated[
-        Path | None, typer.Argument(help="A policy file to check and show. (default: the default policy)")
-    ] = None,
-) -> None:
-    """Print a policy as TOML, with a comment for each bound.
+def show(file: Annotated[str, typer.Argument()] = "default") -> None:
+    """Print a policy as TOML, with a comment for each limit.
 
-    Without FILE, print the default policy, as a starting point for your own.
+    Without FILE, print the built-in policy, as a starting point for your own.
     Try [bold]fedaf policy show > policy.toml[/].
-    """
-    from fedaf.config.policies import DEFAULT_POLICY, policy_toml, read_policy
 
-    print(policy_toml(read_policy(DEFAULT_POLICY if file is None else str(file))), end="")
+    Args:
+        file: Policy file to check and print, or default for the built-in policy.
+    """
+    from fedaf.config.policies import policy_toml, read_policy
+
+    print(policy_toml(read_policy(file)), end="")
 
 
 @app.command()
-def check(
-    config: Annotated[Path, typer.Argument(help="The configuration that a server wants to run: a TOML file.")],
-    policy: Annotated[str, typer.Option(help="The client's policy: a TOML file, or default.")] = "default",
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the partition)"
-        ),
-    ] = None,
-) -> None:
+def check(config: Path, policy: str = "default", dataset: str | None = None) -> None:
     """Show which clients would take part in a run, and why others would refuse.
 
     Nothing is computed or sent. The exit status is 1 if any client would refuse.
-    """
-    from rich.box import SIMPLE
-    from rich.table import Table
 
-    from fedaf import config as configuration
+    Args:
+        config: TOML file with the settings of the run that a server asks for.
+        policy: TOML file, or default for the built-in policy.
+        dataset: One client's data, such as folder:DIR or npz:FILE. (default: check every client of the partition)
+    """
     from fedaf.config.policies import read_policy
-    from fedaf.protocol import Refused
     from fedaf.runs.experiment import disclosure, own_counts, prepare
 
     bounds = read_policy(policy)
     asked = configuration.build(configuration.read_toml(config))
     clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
-    table, refusals = Table("client", "samples", "", box=SIMPLE), 0
+    table, refusals = Table("client", "samples", "decision", box=SIMPLE), 0
     for client, counts in clients.items():
         taken = disclosure(asked, counts)
         each_round = sum(taken.images.values()) if taken else 0

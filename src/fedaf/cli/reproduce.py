@@ -5,49 +5,66 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE
+from rich.table import Column, Table
 
+from fedaf.cli.options import Flags, Quiet, Verbose, split, with_flags
 from fedaf.cli.terminal import Terminal, print_line
+from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 from fedaf.reproduce.order import Filter, plan
 from fedaf.reproduce.tables import SEEDS
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedaf.reproduce.running import Reproduction, Tally
 
 _SOME_FAILED = 1
-_TABLES = "label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, settings or all."
-_RENDER = """\
-Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2, after running TABLE if it is given. \
-With --data-dir, train a network and draw the features of domains too."""
+_RESULTS, _WORK, _DOCS = Path("results"), Path("runs/reproduce"), Path("docs")
 
 
+@with_flags("data_dir", "device", "engine", "precision")
 def reproduce(
-    table: Annotated[str | None, typer.Argument(help=_TABLES, show_default=False)] = None,
-    dataset: Annotated[str | None, typer.Option(help="Only these data sets, separated by commas.")] = None,
-    alpha: Annotated[str | None, typer.Option(help="Only these alphas, separated by commas.")] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these methods, variants, or controls, with commas.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, with commas (default 0,1,2); settings has its own.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Minutes; stop after the round that uses them up.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=64, help="Runs at once; four take half the time on a large GPU.")] = 1,
-    list_: Annotated[bool, typer.Option("--list", help="Show finished and open runs; run nothing.")] = False,
-    render: Annotated[bool, typer.Option("--render", help=_RENDER)] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    engine: Annotated[str, typer.Option(help="auto, eager or cuda-graphs. If set, only its runs count.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, fp32, tf32 or bf16. If set, only its runs count.")] = "auto",
-    results: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Folder of unfinished runs.")] = Path("runs/reproduce"),
-    docs: Annotated[Path, typer.Option(help="Folder that --render writes to.")] = Path("docs"),
-    features: Annotated[str | None, typer.Option(help="module:factory of a network for --render's features.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures and what is left.")] = False,
+    *,
+    table: Annotated[str | None, typer.Argument()] = None,
+    dataset: str | None = None,
+    alpha: str | None = None,
+    methods: str | None = None,
+    seeds: str | None = None,
+    budget: float | None = None,
+    jobs: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    list_: bool = False,
+    render: bool = False,
+    flags: Flags,
+    results: Path = _RESULTS,
+    work: Path = _WORK,
+    docs: Path = _DOCS,
+    features: str | None = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Run the paper's tables, the most valuable runs first; with --render, compare them with the paper.
+    """Run the paper's tables, the most important runs first; with --render, compare the results with the paper.
 
-    Finished runs in --results are not run again. The same command continues where it was stopped, also within a run.
+    Runs that are in --results are not repeated. After a stop, the same command continues after the last complete round.
+    If --engine or --precision is given, only runs with it count as done.
     A run that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
+
+    Args:
+        table: label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, settings or
+            all.
+        dataset: Only these data sets, separated by commas.
+        alpha: Only these alphas, separated by commas.
+        methods: Only these methods or variants, such as fedaf-ipc10, separated by commas; see --list.
+        seeds: Seeds, separated by commas, for all tables but settings. (default: 0,1,2)
+        budget: Time limit in minutes, checked after each round; the same command continues.
+        jobs: Number of runs at once on one device; a large GPU has room for a few.
+        list_: List all runs and which are done; run nothing.
+        render: Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2. If TABLE is given, run
+            it first. With --data-dir, also train a network and plot its features by domain.
+        results: Folder of finished runs.
+        work: Folder of unfinished runs.
+        docs: Folder that --render writes to.
+        features: For --render: network whose features are plotted, as module:factory.
+        quiet: Print only failed and remaining runs.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
 
@@ -59,11 +76,12 @@ def reproduce(
         raise UserError("give a table, such as label-skew or all, or --render.", code="FEDAF-REPRODUCE-TABLE")
     if budget is not None and not budget > 0:
         raise UserError(f"--budget is {budget:g}; expected a number of minutes above 0.", code="FEDAF-REPRODUCE-BUDGET")
+    data_dir = None if flags["data_dir"] is None else Path(flags["data_dir"])
+    device, engine, precision = (flags[name] or "auto" for name in ("device", "engine", "precision"))
     failed = False
     if table is not None:
         alphas, chosen_seeds = _numbers("--alpha", alpha, float), _numbers("--seeds", seeds, int) or SEEDS
-        cells = plan(table, Filter(_split(dataset), alphas, _split(methods), chosen_seeds))
-        from fedaf.engine.registry import ENGINES
+        cells = plan(table, Filter(split(dataset), alphas, split(methods), chosen_seeds))
         from fedaf.reproduce.running import Audience, Places, Reproduction
         from fedaf.sweep.budget import Budget
 
@@ -75,8 +93,7 @@ def reproduce(
             terminal.console.print(_listed(reproduction))
             say(*_without_data(reproduction))
         else:
-            audience = Audience((lambda _: None) if quiet else say, terminal.observer, terminal.prepare)
-            tally = reproduction.run(time, audience, jobs=jobs)
+            tally = reproduction.run(time, Audience(terminal.say, terminal.observer, terminal.prepare), jobs=jobs)
             say(*_ending(reproduction, tally, quiet=quiet))
             failed = bool(tally.failed)
     if render:
@@ -87,29 +104,20 @@ def reproduce(
         raise typer.Exit(_SOME_FAILED)
 
 
-def _split(given: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (given or "").split(",") if part.strip())
-
-
 def _numbers(flag: str, given: str | None, kind: type[Any]) -> tuple[Any, ...]:
     try:
-        return tuple(dict.fromkeys(map(kind, _split(given))))
+        return tuple(dict.fromkeys(map(kind, split(given))))
     except ValueError:
         what = f"{'whole ' if kind is int else ''}numbers separated by commas"
         raise UserError(f"{flag} is {given!r}; expected {what}.", code="FEDAF-REPRODUCE-FILTER") from None
 
 
-def _listed(reproduction: "Reproduction") -> "Table":
-    from rich.box import SIMPLE
-    from rich.table import Table
-
+def _listed(reproduction: "Reproduction") -> Table:
     from fedaf.reporting.tables import duration
     from fedaf.reproduce.archive import config_of
 
-    shown = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    shown.add_column("run", overflow="fold")
-    shown.add_column("", no_wrap=True)
-    shown.add_column("left", justify="right", no_wrap=True)
+    left = Column("time left", justify="right", no_wrap=True)
+    shown = Table(Column("run", overflow="fold"), Column("state", no_wrap=True), left, box=SIMPLE, padding=(0, 1, 0, 0))
     for cell in reproduction.cells:
         done, rounds = cell in reproduction.done, reproduction.rounds_done(cell)
         begun = f"round {rounds} of {config_of(cell).run.rounds}" if rounds else "open"

@@ -2,9 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -13,7 +13,7 @@ from fedaf.errors import UserError
 if TYPE_CHECKING:
     from fedaf.config import Config
     from fedaf.federation.observer import Observer
-    from fedaf.runs.experiment import Experiment, RunResult
+    from fedaf.runs.experiment import Experiment
 
 _LONG_RUN = 30  # seconds; the estimate of a longer run is printed
 _MOST_CLIENTS = 50  # a larger partition is not printed
@@ -52,10 +52,10 @@ class Terminal:
         with reading(Console(quiet=True) if self._quiet else self.console) as watch:
             return prepare(config, watch=watch)
 
-    def say_where(self, folder: Path) -> None:
-        """Print the directory of the run, which --resume needs if the run stops."""
+    def say(self, text: str) -> None:
+        """Print a line, unless the command is quiet."""
         if not self._quiet:
-            print_line(self.console, f"Writing to {folder}.")
+            print_line(self.console, text)
 
     def announce(self, experiment: "Experiment", *, with_split: bool = True) -> None:
         """Print the partition, and the estimated time of a long run."""
@@ -69,51 +69,40 @@ class Terminal:
         seconds = estimate.seconds(experiment)
         if seconds is not None and seconds >= _LONG_RUN:
             name, device = experiment.config.method_name, experiment.engine.device
-            print_line(self.console, f"{name} will take about {tables.duration(seconds)} on {device}.")
+            self.say(f"{name} will take about {tables.duration(seconds)} on {device}.")
             if seconds > 3600 and experiment.config.preset != "quick":
-                print_line(self.console, "For a first look, --preset quick is much shorter.")
+                self.say("For a first look, --preset quick is much shorter.")
 
-    def report(self, result: "RunResult") -> None:
-        """Print the results table of a run and draw its figures."""
-        assert result.directory is not None
-        self.report_directory(result.directory)
+    def report(
+        self, folder: Path, names: Sequence[str] = (), *, target: float | None = None, draw: bool = True
+    ) -> None:
+        """Print the results table of the run in a folder, or of several runs below it, and draw their figures.
 
-    def report_directory(self, run: Path, *, kept: bool = True) -> None:
-        """Print the results table of the run in a directory; if the directory is kept, draw figures too."""
+        Args:
+            folder: The run directory, or the folder of a comparison.
+            names: The run directories in the folder of a comparison.
+            target: Show the rounds to this accuracy, in per cent.
+            draw: Whether to draw figures into the folder.
+        """
         from fedaf.federation.run_directory import PARTITION
-        from fedaf.reporting import figures
+        from fedaf.reporting import figures, tables
 
-        result = figures.read_result(run)
-        if not kept:
-            self._results([result])
-            return
-        pictures = [figures.curves([result], run / "curves.png")]
-        if (run / PARTITION).is_file():  # unknown over a network
-            pictures.append(figures.bubbles(run, run / "partition.png"))
-        gallery = figures.gallery(run, run / "condensed.png")
-        self._results([result])
-        names = [picture.name for picture in (*pictures, *([gallery] if gallery else []))]
-        print_line(self.console, f"Results are in {run}: result.json, {', '.join(names)}.")
-
-    def report_comparison(self, folder: Path, names: Sequence[str], *, target: float | None = None) -> None:
-        """Print the results table of several runs, with the rounds to a target accuracy, and draw their figures."""
-        from fedaf.reporting import figures
-
-        results = [figures.read_result(folder / name) for name in names]
-        figures.curves(results, folder / "curves.png")
-        figures.bubbles(folder / names[0], folder / "partition.png")
-        galleries = [figures.gallery(folder / name, folder / f"condensed-{name}.png") for name in names]
-        self._results(results, target)
-        pictures = ["curves.png", "partition.png", *(g.name for g in galleries if g is not None)]
-        print_line(self.console, f"Results are in {folder}: {', '.join(pictures)}, and a directory per run.")
-
-    def _results(self, results: Sequence[Mapping[str, Any]], target: float | None = None) -> None:
-        from fedaf.reporting import tables
-
+        runs = [folder / name for name in names] or [folder]
+        results = [figures.read_result(run) for run in runs]
+        pictures: list[Path | None] = []
+        if draw:
+            pictures.append(figures.curves(results, folder / "curves.png"))
+            if (runs[0] / PARTITION).is_file():  # unknown over a network
+                pictures.append(figures.bubbles(runs[0], folder / "partition.png"))
+            gallery = "condensed-{}.png" if names else "condensed.png"
+            pictures += [figures.gallery(run, folder / gallery.format(run.name)) for run in runs]
         self.console.print(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.console.print(by_domain)
-        for result in results:
-            for sentence in (tables.personal_sentence, tables.audit_sentence, tables.overhead_sentence):
-                if said := sentence(result):
-                    print_line(self.console, said)
+        sentences = (tables.personal_sentence, tables.audit_sentence, tables.overhead_sentence)
+        for said in filter(None, (sentence(result) for result in results for sentence in sentences)):
+            print_line(self.console, said)
+        if draw:
+            files = ", ".join(picture.name for picture in pictures if picture)
+            rest = "a directory per run" if names else "result.json"
+            print_line(self.console, f"Results are in {folder}: {files}, and {rest}.")

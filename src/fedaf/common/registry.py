@@ -84,46 +84,30 @@ class Registry(Generic[T]):
         """
         name = self.canonical(name)
         if name not in others and not self.knows(name):
-            raise UserError(
-                f"unknown {self.kind} {name!r}{nearest(name, [*others, *self.names, *self.plugins])}; "
-                f"expected one of {', '.join([*others, self.choices])}.",
-                code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN",
-            )
+            close = nearest(name, [*others, *self.names, *self.plugins])
+            message = f"unknown {self.kind} {name!r}{close}; expected one of {', '.join([*others, self.choices])}."
+            raise UserError(message, code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN")
         return name
 
     def find(self, name: str) -> T:
-        """Load the entry called ``name``.
+        """Load the entry called ``name``; modules in the current directory are found too.
 
         Raises:
             UserError: If the name is unknown, cannot be loaded, or is not of this kind.
         """
         name = self.resolve(name)
         path = self.plugins[name].value if name in self.plugins else self.builtin.get(name, name)
-        return self.check(name, load_custom(self.kind, path, self.form))
-
-
-def load_custom(kind: str, path: str, form: str) -> Any:
-    """Import ``module:attribute``; modules in the current directory are found too.
-
-    Args:
-        kind: What is loaded, for the error message.
-        path: The name that the user gave.
-        form: How it must be named, for the error message.
-
-    Raises:
-        UserError: If the import fails in any way.
-    """
-    module, _, attribute = path.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # as `python -m` does; an installed command does not
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a custom module may raise anything
-        log.debug("loading %s failed", path, exc_info=error)
-        raise UserError(
-            f"{kind} {path!r} cannot be loaded ({reason(error)}); it must be {form}.", code="FEDAF-CUSTOM-LOAD"
-        ) from error
+        module, _, attribute = path.partition(":")
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)  # as `python -m` does; an installed command does not
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # a custom module may raise anything
+            log.debug("loading %s failed", path, exc_info=error)
+            message = f"{self.kind} {path!r} cannot be loaded ({reason(error)}); it must be {self.form}."
+            raise UserError(message, code="FEDAF-CUSTOM-LOAD") from error
+        return self.check(name, found)
 
 
 def reason(error: Exception) -> str:

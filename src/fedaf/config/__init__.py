@@ -3,15 +3,13 @@
 Policy files are in ``fedaf.config.policies``, which imports PyTorch; nothing here does.
 """
 
-from fedaf.config.configuration import Config, Settings, build, custom_names, describe, merge, split_kind
+from fedaf.config.configuration import Config, build, custom_names, describe, merge, split_kind
 from fedaf.config.flags import FLAGS, accepts_flags, from_flags, parse_setting, refuse_unused, setting
-from fedaf.config.toml import read_toml
-from fedaf.config.validation import read_file
+from fedaf.config.toml import read_file, read_toml
 
 __all__ = [
     "FLAGS",
     "Config",
-    "Settings",
     "accepts_flags",
     "build",
     "custom_names",

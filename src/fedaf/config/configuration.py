@@ -5,24 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import tomli_w
 from pydantic import ValidationError
 
 from fedaf.common.naming import nearest
 from fedaf.common.options import Options, meaning, one_of
+from fedaf.config import tables
 from fedaf.config.presets import preset_values
-from fedaf.config.tables import (
-    TABLES,
-    DataTable,
-    FederationTable,
-    MethodTable,
-    ModelTable,
-    PartitionTable,
-    RunTable,
-    Tables,
-    TrainingTable,
-)
-from fedaf.config.toml import toml_value, write_toml
-from fedaf.config.validation import validate
+from fedaf.config.tables import TABLES, Tables
+from fedaf.config.toml import toml_value, validate
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS
 
@@ -34,20 +25,20 @@ class Config:
     """A complete, validated configuration; ``method`` holds the options of the method called ``method_name``."""
 
     preset: str
-    run: RunTable
-    data: DataTable
-    partition: PartitionTable
-    model: ModelTable
-    federation: FederationTable
-    training: TrainingTable
+    run: tables.RunTable
+    data: tables.DataTable
+    partition: tables.PartitionTable
+    model: tables.ModelTable
+    federation: tables.FederationTable
+    training: tables.TrainingTable
     method_name: str
     method: Options
 
     def to_toml(self) -> str:
         """Return the configuration as TOML from which ``build`` makes the same one."""
-        tables = {name: getattr(self, name).model_dump(mode="json") for name in TABLES}
-        tables["method"] = {"name": self.method_name, **tables["method"]}
-        return write_toml({"preset": self.preset, **tables})
+        values = {name: getattr(self, name).model_dump(mode="json", exclude_none=True) for name in TABLES}
+        values["method"] = {"name": self.method_name, **values["method"]}
+        return tomli_w.dumps({"preset": self.preset, **values})
 
 
 def build(given: Settings, *, preset: str | None = None) -> Config:
@@ -60,13 +51,12 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     Raises:
         UserError: If a setting is unknown or has a wrong value.
     """
-    tables = merge(given)
-    in_file = tables.pop("preset", None)
-    chosen = validate(Tables, {"preset": preset or in_file} if preset or in_file else {}).preset
-    dataset = validate(DataTable, _name_in(tables, "data"), table="data").name
-    method_name = validate(MethodTable, _name_in(tables, "method"), table="method").name
+    layer = merge({"preset": "paper"}, given, {"preset": preset} if preset else {})
+    chosen = validate(Tables, {"preset": layer["preset"]}).preset
+    dataset = validate(tables.DataTable, _name_in(layer, "data"), table="data").name
+    method_name = validate(tables.MethodTable, _name_in(layer, "method"), table="method").name
     method = METHODS.find(method_name)
-    merged = {"preset": chosen, **merge(preset_values(chosen, dataset, method), tables)}
+    merged = merge(preset_values(chosen, dataset, method), layer)
     options = {key: value for key, value in merged.pop("method", {}).items() if key != "name"}
     validated = validate(Tables, merged)
     config = Config(
@@ -78,9 +68,9 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     return config
 
 
-def _name_in(tables: Settings, table: str) -> Settings:
+def _name_in(given: Settings, table: str) -> Settings:
     """The key ``name`` of a table, if it is given."""
-    return {key: value for key, value in tables.get(table, {}).items() if key == "name"}
+    return {key: value for key, value in given.get(table, {}).items() if key == "name"}
 
 
 def merge(*layers: Settings) -> dict[str, Any]:
@@ -89,22 +79,19 @@ def merge(*layers: Settings) -> dict[str, Any]:
     A layer that names another method drops the method options of the layers before it.
     """
     result: dict[str, Any] = {}
-    tables = ", ".join(TABLES)
-    for layer in layers:
-        for name, value in layer.items():
-            if name == "preset":
-                result[name] = value
-            elif not isinstance(value, Mapping):
-                raise UserError(f"{name!r} is not in a table; the tables are {tables}.", code="FEDAF-CONFIG-NO-TABLE")
-            elif name not in TABLES:
-                raise UserError(
-                    f"unknown table {name!r}{nearest(name, TABLES)}; expected one of {tables}.",
-                    code="FEDAF-CONFIG-TABLE",
-                )
-            else:
-                before = result.get(name, {})
-                other_method = name == "method" and value.get("name") not in (None, before.get("name"))
-                result[name] = {**value} if other_method and "name" in before else {**before, **value}
+    known = ", ".join(TABLES)
+    for name, value in (item for layer in layers for item in layer.items()):
+        if name == "preset":
+            result[name] = value
+            continue
+        if not isinstance(value, Mapping):
+            raise UserError(f"{name!r} is not in a table; the tables are {known}.", code="FEDAF-CONFIG-NO-TABLE")
+        if name not in TABLES:
+            message = f"unknown table {name!r}{nearest(name, TABLES)}; expected one of {known}."
+            raise UserError(message, code="FEDAF-CONFIG-TABLE")
+        before = result.get(name, {})
+        other_method = name == "method" and value.get("name") not in (None, before.get("name"))
+        result[name] = {**value} if other_method and "name" in before else {**before, **value}
     return result
 
 
@@ -152,8 +139,6 @@ def _check_toml(config: Config) -> None:
         restored = None
     has_tables = any(isinstance(value, dict) for value in config.method.model_dump(mode="json").values())
     if restored != config.method or has_tables or "name" in options.model_fields:
-        raise UserError(
-            f"the options of method {config.method_name} cannot be stored as TOML; use plain types (numbers, strings, "
-            "booleans, lists of them), and no option called 'name'.",
-            code="FEDAF-CONFIG-OPTIONS",
-        )
+        allowed = "use plain types (numbers, strings, booleans, lists of them), and no option called 'name'"
+        message = f"the options of method {config.method_name} cannot be stored as TOML; {allowed}."
+        raise UserError(message, code="FEDAF-CONFIG-OPTIONS")

@@ -68,38 +68,25 @@ def declared(table: str, model: type[Options]) -> Iterator[Declared]:
                 yield Declared(mark.name or key, table, key, mark, field)
 
 
-def _collect() -> dict[str, Declared]:
-    tables: list[tuple[str, type[Options]]] = [
-        ("method", TABLES["method"]),
-        ("method", CondensationOptions),
-        *TABLES.items(),
-    ]
-    flags = {flag.name: flag for table, model in tables for flag in declared(table, model)}
-    return dict(sorted(flags.items(), key=lambda item: _GROUPS.index(item[1].mark.group)))
-
+_METHOD = (*declared("method", TABLES["method"]), *declared("method", CondensationOptions))
+_ALL = (*_METHOD, *(flag for table, model in TABLES.items() for flag in declared(table, model)))
 
 #: Every flag by its name as a keyword argument, in the order in which ``--help`` shows them.
-FLAGS: Mapping[str, Declared] = _collect()
+FLAGS: Mapping[str, Declared] = {flag.name: flag for group in _GROUPS for flag in _ALL if flag.mark.group == group}
 
 
 def from_flags(**given: Any) -> dict[str, Any]:
     """Return the settings behind flags; those that are ``None`` were not given."""
-    return merge(
-        *(
-            setting(FLAGS[name].path, str(value) if isinstance(value, Path) else value)
-            for name, value in given.items()
-            if value is not None
-        )
-    )
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return merge(*(setting(FLAGS[name].path, value) for name, value in values.items() if value is not None))
 
 
 def setting(path: str, value: Any) -> dict[str, Any]:
     """Return one setting, such as ``run.seed``, as tables."""
     table, _, key = path.partition(".")
     if not (table and key):
-        raise UserError(
-            f"the setting {path!r} must be named table.key, for example method.gamma.", code="FEDAF-CONFIG-SETTING"
-        )
+        message = f"the setting {path!r} must be named table.key, for example method.gamma."
+        raise UserError(message, code="FEDAF-CONFIG-SETTING")
     return {table: {key: value}}
 
 
@@ -107,10 +94,8 @@ def parse_setting(text: str) -> dict[str, Any]:
     """Return ``table.key=value`` as tables; the value is TOML, and a bare word is a string."""
     path, equals, raw = text.partition("=")
     if not equals:
-        raise UserError(
-            f"--set {text!r} must have the form table.key=value, for example method.gamma=0.8.",
-            code="FEDAF-CONFIG-SETTING",
-        )
+        message = f"--set {text!r} must have the form table.key=value, for example method.gamma=0.8."
+        raise UserError(message, code="FEDAF-CONFIG-SETTING")
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"] if "\n" not in raw else raw
     except tomllib.TOMLDecodeError:
@@ -124,13 +109,10 @@ def refuse_unused(given: Mapping[str, Any], config: Config) -> None:
     if kind == "auto":
         return
     used = PARTITIONS.find(kind).uses
-    for name, value in given.items():
-        flag = FLAGS.get(name)
-        if flag is not None and flag.table == "partition" and value is not None and flag.key not in used:
-            raise UserError(
-                f"{name} has no effect on a partition of kind {kind!r}; leave it out or change partition.kind.",
-                code="FEDAF-CONFIG-NO-EFFECT",
-            )
+    for name in (name for name, value in given.items() if name in FLAGS and value is not None):
+        if FLAGS[name].table == "partition" and FLAGS[name].key not in used:
+            message = f"{name} has no effect on a partition of kind {kind!r}; leave it out or change partition.kind."
+            raise UserError(message, code="FEDAF-CONFIG-NO-EFFECT")
 
 
 def accepts_flags(function: _Function) -> _Function:
@@ -140,12 +122,9 @@ def accepts_flags(function: _Function) -> _Function:
     """
     signature = inspect.signature(function)
     *explicit, options = signature.parameters.values()
-    taken = {parameter.name for parameter in explicit}
-    flags = [flag for flag in FLAGS.values() if flag.name not in taken]
-    added = [
-        inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag.type | None)
-        for flag in flags
-    ]
+    flags = [flag for flag in FLAGS.values() if flag.name not in signature.parameters]
+    keyword = inspect.Parameter("flag", inspect.Parameter.KEYWORD_ONLY, default=None)
+    added = [keyword.replace(name=flag.name, annotation=flag.type | None) for flag in flags]
     function.__signature__ = signature.replace(parameters=[*explicit, *added, options])  # type: ignore[attr-defined]
     lines = [f"{flag.name}: {flag.help}" for flag in flags]
     function.__doc__ = (function.__doc__ or "").replace("{flags}", "\n        ".join(lines))

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaf.common.naming import nearest
-from fedaf.config.toml import read_toml, toml_value
-from fedaf.config.validation import validate
+from fedaf.config.toml import read_toml, toml_value, validate
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS
 from fedaf.protocol import Policy
@@ -36,11 +35,8 @@ def read_policy(name: str) -> Policy:
     policy = validate(Policy, bounds, owner="a policy")
     for method in policy.methods:
         if not METHODS.knows(method):
-            raise UserError(
-                f"the policy {name} admits an unknown method {method!r}{nearest(method, METHODS)}; "
-                f"expected some of {METHODS.choices}.",
-                code="FEDAF-POLICY-FILE-METHOD",
-            )
+            unknown = f"the policy {name} admits an unknown method {method!r}{nearest(method, METHODS)}"
+            raise UserError(f"{unknown}; expected some of {METHODS.choices}.", code="FEDAF-POLICY-FILE-METHOD")
     return policy
 
 

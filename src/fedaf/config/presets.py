@@ -14,16 +14,10 @@ PRESETS = {
     "quick": "a few short rounds, for a first look",
 }
 
+_QUICK_TRAINING = {"server_epochs": 20, "server_batch": 64, "server_lr": 0.01}
 _QUICK: Mapping[str, Mapping[str, Any]] = {
     "run": {"rounds": 3},
-    "condensing": {
-        "ipc": 10,
-        "local_steps": 20,
-        "real_batch": 64,
-        "server_epochs": 20,
-        "server_batch": 64,
-        "server_lr": 0.01,
-    },
+    "condensing": {"ipc": 10, "local_steps": 20, "real_batch": 64, **_QUICK_TRAINING},
     "averaging": {"local_epochs": 2},
 }
 
@@ -43,20 +37,15 @@ def preset_values(preset: str, dataset: str, method: "type[Method]") -> Mapping[
         UserError: If the preset or the data set is unknown.
     """
     if preset not in PRESETS:
-        raise UserError(
-            f"unknown preset {preset!r}{nearest(preset, PRESETS)}; expected {' or '.join(PRESETS)}.",
-            code="FEDAF-PRESET-UNKNOWN",
-        )
+        message = f"unknown preset {preset!r}{nearest(preset, PRESETS)}; expected {' or '.join(PRESETS)}."
+        raise UserError(message, code="FEDAF-PRESET-UNKNOWN")
     from fedaf.data.catalog import find_spec  # imports PyTorch, which --help does without
 
     spec = find_spec(dataset)
-    layers = [spec.paper if spec else {}, _QUICK if preset == "quick" else {}]
     families = [base.__dict__["family"] for base in reversed(method.__mro__) if "family" in base.__dict__]
     values: dict[str, dict[str, Any]] = {"run": {}, "training": {}, "method": {}}
-    for layer in layers:
-        for table in ("run", "training"):
-            values[table].update(layer.get(table, {}))
-        for family in families:
-            values["method"].update(layer.get(family, {}))
+    for layer in (spec.paper if spec else {}, _QUICK if preset == "quick" else {}):
+        for table, source in [("run", "run"), ("training", "training"), *(("method", family) for family in families)]:
+            values[table].update(layer.get(source, {}))
     values["method"] = {key: value for key, value in values["method"].items() if key in method.Options.model_fields}
     return values

@@ -122,7 +122,7 @@ class MethodTable(Options):
 class Tables(Options):
     """All tables but ``[method]``, in the order in which they are written."""
 
-    preset: str = "paper"
+    preset: str
     run: RunTable = RunTable()
     data: DataTable = DataTable()
     partition: PartitionTable = PartitionTable()
