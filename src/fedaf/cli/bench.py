@@ -24,21 +24,17 @@ def bench(
     device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:N or mps.")] = "auto",
     engine: Annotated[str, typer.Option(help=f"Engine: auto, {ENGINES.choices}.")] = "auto",
     precision: Annotated[str, typer.Option(help="Precision: auto, fp32, tf32 or bf16.")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of PyTorch. (default: chosen by PyTorch)")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: PyTorch's default)")] = None,
     repeats: Annotated[
-        int | None, typer.Option(min=1, help="Measurements of each benchmark. (default: by device)")
+        int | None, typer.Option(min=1, help="Number of measurements of each benchmark. (default: by device)")
     ] = None,
     memory_budget: Annotated[
-        int | None, typer.Option(min=1, help="Memory budget of a step, in MiB. (default: by device)")
+        int | None, typer.Option(min=1, help="Memory budget of one step, in MiB. (default: by device)")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Smoke test with tiny shapes; the times mean nothing.")
     ] = False,
-    file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures to this JSON file, a list of records.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this JSON file.")] = None,
 ) -> None:
     """Time condensation, training and a round of FedAF, and compare with plain PyTorch loops on random images.
 

@@ -29,7 +29,7 @@ MethodNames = Annotated[
 Target = Annotated[
     float | None,
     typer.Option(
-        help="Count the rounds to this accuracy in per cent. (default: what all methods reach)",
+        help="Report the rounds until this accuracy, in per cent. (default: the highest that all reach)",
         rich_help_panel="Output",
     ),
 ]

@@ -21,24 +21,22 @@ Fetched = Annotated[
     str, typer.Argument(help="A data set; fedaf data list shows which can be fetched.", show_default=False)
 ]
 DataDir = Annotated[Path, typer.Option(help="Folder that holds the data sets.")]
-Sheet = Annotated[
-    Path | None, typer.Option(help="PNG file for the contact sheet. (default: NAME-contact-sheet.png here)")
-]
+Sheet = Annotated[Path | None, typer.Option(help="PNG file for the images. (default: NAME-contact-sheet.png)")]
 ImageSize = Annotated[
     int | None,
     typer.Option(
-        min=1, max=4096, help="Side to which image files are resized. (default: 64, or their size if smaller)"
+        min=1, max=4096, help="Resize image files to this side length. (default: 64, or their size if smaller)"
     ),
 ]
-MaxUnreadable = Annotated[float, typer.Option(min=0, max=1, help="Share of image files that may be unreadable.")]
-Mirror = Annotated[str | None, typer.Option(help="Download the files from this URL instead; checksums stay the same.")]
+MaxUnreadable = Annotated[float, typer.Option(min=0, max=1, help="Fraction of image files that may be unreadable.")]
+Mirror = Annotated[str | None, typer.Option(help="Download the same files from this URL; checksums are verified too.")]
 
 _DATA_DIR = Path("data")
 
 
 @app.command("list")
 def list_(data_dir: DataDir = _DATA_DIR) -> None:
-    """List the data sets, and where each is or how to get it."""
+    """List the data sets: where each one is, or how to get it."""
     from rich.box import SIMPLE
     from rich.markup import escape
     from rich.table import Table
@@ -62,7 +60,7 @@ def inspect(
     max_unreadable: MaxUnreadable = 0.01,
     out: Sheet = None,
 ) -> None:
-    """Show class counts and channel statistics, and draw some images of each class as a contact sheet."""
+    """Show class counts and channel statistics, and draw some images of each class in one PNG file."""
     from fedaf.data import catalog
     from fedaf.data.statistics import class_counts, domain_counts
     from fedaf.reporting import figures, tables
@@ -71,7 +69,7 @@ def inspect(
     sheet = out or Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', Path(name).stem)}-contact-sheet.png")
     if sheet.suffix.lower() != ".png":
         raise UserError(
-            f"--out is {sheet}, but the contact sheet is a PNG image; use a name that ends in .png.",
+            f"--out is {sheet}, but the images are written as PNG; use a name that ends in .png.",
             code="FEDAF-CLI-SHEET",
         )
     console = Console(emoji=False)
@@ -89,7 +87,7 @@ def inspect(
 
 @app.command()
 def fetch(name: Fetched, data_dir: DataDir = _DATA_DIR, mirror: Mirror = None) -> None:
-    """Download the official files of a data set, check and unpack them.
+    """Download the official files of a data set, verify and unpack them.
 
     An interrupted download continues where it stopped.
     Files that are already complete are kept.

@@ -29,7 +29,7 @@ _run_option = partial(typer.Option, rich_help_panel="Run")
 _deployment_option = partial(typer.Option, rich_help_panel="Deployment")
 _output_option = partial(typer.Option, rich_help_panel="Output")
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of this machine.")]
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder that fedaf deploy init wrote for this machine.")]
 Verbose = Annotated[bool, _output_option("--verbose", "-v", help="Verbose output.")]
 Quiet = Annotated[bool, _output_option("--quiet", "-q", help="Print only the result.")]
 
@@ -61,12 +61,12 @@ def _require_flower() -> None:
 
 @app.command()
 def demo(
-    clients: Annotated[int, _run_option(min=1, help="Number of SuperNodes.")] = 3,
+    clients: Annotated[int, _run_option(min=1, help="Number of clients; each is a SuperNode.")] = 3,
     rounds: Annotated[int | None, _run_option(help="Communication rounds. (default: 3)")] = None,
     method: Annotated[str, _run_option(help="fedaf, feddm, fedavg, fedprox, fedbn, moon, feddyn or fedgen.")] = "fedaf",
     alpha: Annotated[float | None, _run_option(help="Dirichlet concentration of the partition. (default: 0.5)")] = None,
     settings: Annotated[
-        list[str] | None, _run_option("--set", metavar="TABLE.KEY=VALUE", help="Any other setting. May be repeated.")
+        list[str] | None, _run_option("--set", metavar="TABLE.KEY=VALUE", help="Any other setting; can be repeated.")
     ] = None,
     port: Annotated[
         int | None, _deployment_option(min=1, max=65535, help="Port of the SuperLink. (default: a free one)")
@@ -74,15 +74,15 @@ def demo(
     keep: Annotated[
         Path | None,
         _deployment_option(
-            metavar="DIR", help="New folder to keep keys, logs and the run in. (default: a temporary one)"
+            metavar="DIR", help="Keep the keys, logs and results in this new folder. (default: a temporary folder)"
         ),
     ] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a whole deployment on this machine: a SuperLink and SuperNodes on loopback with TLS, and a run on digits.
+    """Try a deployment on this machine: a server (SuperLink) and clients (SuperNodes) train on digits, over TLS.
 
-    Creates certificates and keys for it. Stops everything it started when it ends, also on Ctrl-C.
+    Creates the certificates and keys. Stops all processes at the end, also after Ctrl-C.
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     from fedaf import config as configuration
@@ -118,23 +118,21 @@ def demo(
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the deployment.")],
     server: Annotated[
-        str, _deployment_option(metavar="HOST", help="Host name or address under which sites reach the server.")
+        str, _deployment_option(metavar="HOST", help="Host name or IP address at which sites reach the server.")
     ],
     sites: Annotated[str, _deployment_option(metavar="NAME,NAME,...", help="Names of the sites.")],
     config: Annotated[
-        Path | None, _run_option(metavar="FILE", help="Configuration to run, in TOML. (default: a trial on digits)")
+        Path | None, _run_option(metavar="FILE", help="TOML file with all settings. (default: a short run on digits)")
     ] = None,
     port: Annotated[int, _deployment_option(min=1, max=65535, help="Port of the server.")] = 8000,
     bring_certificates: Annotated[
         bool,
-        _deployment_option(
-            "--bring-certificates", help="Create no certificates; the README.md says which files to add."
-        ),
+        _deployment_option("--bring-certificates", help="Use your own certificates; README.md says where to put them."),
     ] = False,
 ) -> None:
     """Write a folder for each machine of a deployment, and a README.md that says what to run where.
 
-    Every folder has the settings, keys and certificates of its machine; that of a site also has a policy.
+    Each folder holds the settings, keys and certificates of one machine. A site's folder also holds a policy.
     Example: [bold]fedaf deploy init hospitals --server fl.example.org --sites hospital-a,hospital-b,hospital-c[/].
     """
     from fedaf import config as configuration
@@ -154,7 +152,7 @@ def init(
 
 @app.command()
 def link(folder: Folder = _HERE, verbose: Verbose = False) -> None:
-    """Run the SuperLink of a server's folder until Ctrl-C or SIGTERM."""
+    """On the server: run Flower's SuperLink, to which the sites connect, until Ctrl-C or SIGTERM."""
     from fedaf.deploy.machines import Link
 
     machine = Link.read(folder)
@@ -164,7 +162,7 @@ def link(folder: Folder = _HERE, verbose: Verbose = False) -> None:
 
 @app.command()
 def node(folder: Folder = _HERE, verbose: Verbose = False) -> None:
-    """Run the SuperNode of a site's folder until Ctrl-C or SIGTERM."""
+    """On a site: run Flower's SuperNode, which connects to the server, until Ctrl-C or SIGTERM."""
     from fedaf.deploy.machines import Site
 
     machine = Site.read(folder)
@@ -186,12 +184,12 @@ def run(
     folder: Folder = _HERE,
     out: Annotated[
         Path | None,
-        _output_option(metavar="DIR", help="Run directory; a run that was stopped there is resumed. (default: run)"),
+        _output_option(metavar="DIR", help="Directory for the results; a stopped run in it is resumed. (default: run)"),
     ] = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the config.toml of a server's folder on the connected sites, show progress, and print the result.
+    """On the server: run the config.toml of the folder on the connected sites, and print the result.
 
     Ctrl-C stops the run; the same command resumes it after the last complete round.
     """

@@ -27,18 +27,18 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Any setting, as table.key=value: method.gamma=0.8. May be repeated. fedaf settings lists them.",
+        help="Any setting, such as method.gamma=0.8; can be repeated. fedaf settings lists all of them.",
         rich_help_panel="Run",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="New directory for the run. (default: a new one under runs/)", rich_help_panel="Output"),
+    typer.Option(help="New directory for the results. (default: a new one under runs/)", rich_help_panel="Output"),
 ]
 Resume = Annotated[
     Path | None,
     typer.Option(
-        help="Continue the run in this directory with its settings; add --data-dir if the data moved.",
+        help="Continue the stopped run in this directory, with its settings; add --data-dir if the data moved.",
         rich_help_panel="Output",
     ),
 ]

@@ -16,12 +16,12 @@ _REFUSED = 1
 @app.command()
 def show(
     file: Annotated[
-        Path | None, typer.Argument(help="A policy file to check and show. (default: the default policy)")
+        Path | None, typer.Argument(help="Policy file to check and print. (default: the built-in policy)")
     ] = None,
 ) -> None:
-    """Print a policy as TOML, with a comment for each bound.
+    """Print a policy as TOML, with a comment for each limit.
 
-    Without FILE, print the default policy, as a starting point for your own.
+    Without FILE, print the built-in policy, as a starting point for your own.
     Try [bold]fedaf policy show > policy.toml[/].
     """
     from fedaf.config.policies import DEFAULT_POLICY, policy_toml, read_policy
@@ -31,12 +31,12 @@ def show(
 
 @app.command()
 def check(
-    config: Annotated[Path, typer.Argument(help="The configuration that a server wants to run: a TOML file.")],
-    policy: Annotated[str, typer.Option(help="The client's policy: a TOML file, or default.")] = "default",
+    config: Annotated[Path, typer.Argument(help="TOML file with the settings of the run that a server asks for.")],
+    policy: Annotated[str, typer.Option(help="TOML file, or default for the built-in policy.")] = "default",
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="The client's own data (folder:DIR, npz:FILE, ...). (default: every client of the partition)"
+            help="One client's data, such as folder:DIR or npz:FILE. (default: check every client of the partition)"
         ),
     ] = None,
 ) -> None:

@@ -33,47 +33,47 @@ def reproduce(
     alpha: Annotated[str | None, typer.Option(help="Only these alphas, separated by commas.")] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Only these methods, separated by commas; also variants such as fedaf-ipc10, and controls."),
+        typer.Option(help="Only these methods or variants, such as fedaf-ipc10, separated by commas; see --list."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds, separated by commas; the table settings has its own. (default: 0,1,2)")
+        str | None, typer.Option(help="Seeds, separated by commas, for all tables but settings. (default: 0,1,2)")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Minutes. Stop after the round in which they are used up; nothing is lost.")
+        float | None, typer.Option(help="Time limit in minutes, checked after each round; the same command continues.")
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(min=1, max=64, help="Runs at once on one device. Four take half the time on a large GPU."),
+        typer.Option(min=1, max=64, help="Number of runs at once on one device; a large GPU has room for a few."),
     ] = 1,
-    list_: Annotated[bool, typer.Option("--list", help="Show finished and open runs; run nothing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List all runs and which are done; run nothing.")] = False,
     render: Annotated[
         bool,
         typer.Option(
             "--render",
-            help="Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2, after running TABLE if "
-            "it is given. With --data-dir, train a network and draw the features of domains too.",
+            help="Write RESULTS.md and its figures from the finished runs of seeds 0, 1 and 2. If TABLE is given, run "
+            "it first. With --data-dir, also train a network and plot its features by domain.",
         ),
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the data sets. (default: data)")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda, cuda:N or mps.")] = "auto",
     engine: Annotated[
-        str, typer.Option(help="auto, eager or cuda-graphs. Unless auto, only runs of this engine count as done.")
+        str, typer.Option(help="auto, eager or cuda-graphs. Unless auto, only runs with this engine count as done.")
     ] = "auto",
     precision: Annotated[
-        str, typer.Option(help="auto, fp32, tf32 or bf16. Unless auto, only runs in this precision count as done.")
+        str, typer.Option(help="auto, fp32, tf32 or bf16. Unless auto, only runs with this precision count as done.")
     ] = "auto",
     results: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder of unfinished runs.")] = Path("runs/reproduce"),
     docs: Annotated[Path, typer.Option(help="Folder that --render writes to.")] = Path("docs"),
     features: Annotated[
-        str | None, typer.Option(help="For --render: module:factory of a network whose features are drawn.")
+        str | None, typer.Option(help="For --render: network whose features are plotted, as module:factory.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose output.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures and what is left.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failed and remaining runs.")] = False,
 ) -> None:
-    """Run the paper's tables, the most valuable runs first; with --render, compare them with the paper.
+    """Run the paper's tables, the most important runs first; with --render, compare the results with the paper.
 
-    Finished runs in --results are not run again. The same command continues where it was stopped, also within a run.
+    Runs that are in --results are not repeated. After a stop, the same command continues after the last complete round.
     A run that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)

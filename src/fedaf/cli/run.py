@@ -23,7 +23,7 @@ def run(
     """Run one method and keep everything it produced in a directory.
 
     CONFIG is a TOML file, such as the config.toml that every run writes.
-    Flags win over the file, and the file wins over the preset.
+    Flags override the file, and the file overrides the preset.
     Try [bold]fedaf run --dataset digits --alpha 0.02[/].
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)

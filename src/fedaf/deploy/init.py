@@ -145,7 +145,7 @@ def refuse_used(folder: Path) -> None:
     """Raise ``UserError`` if a folder is not empty, or is a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
-            f"{folder} is in use; choose a folder that is empty or does not exist.",
+            f"{folder} is not empty; choose a folder that is empty or does not exist.",
             code="FEDAF-DEPLOY-FOLDER-USED",
         )
 

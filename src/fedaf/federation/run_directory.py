@@ -139,7 +139,7 @@ def refuse_in_use(path: Path) -> None:
         raise UserError(f"{path} is a file; choose another --out.", code="FEDAF-RUN-NOT-A-DIRECTORY")
     if path.exists() and any(found.name not in (_LOCK, EVENTS) for found in path.iterdir()):
         raise UserError(
-            f"{path} is in use; choose another --out, or continue the run with --resume {path}.",
+            f"{path} is not empty; choose another --out, or continue a stopped run with --resume {path}.",
             code="FEDAF-RUN-DIRECTORY-IN-USE",
         )
 

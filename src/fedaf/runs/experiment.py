@@ -121,7 +121,7 @@ def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observe
     Args:
         out: The run directory.
         model: The model that was passed to ``run``, if it was not a name.
-        observer: Told about progress.
+        observer: Receives the events of the run, for example to show progress.
 
     Returns:
         The result of the whole run.
@@ -229,7 +229,7 @@ def reopen(
     """
     if not (out / CONFIG).is_file():
         raise UserError(
-            f"{out} is not a run directory of fedaf: it has no {CONFIG}; choose another for --resume.",
+            f"{out} is not the directory of a run: it has no {CONFIG}; give a directory that fedaf run wrote.",
             code="FEDAF-RUN-NOT-FOUND",
         )
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
