@@ -229,7 +229,7 @@ def reopen(
     """
     if not (out / CONFIG).is_file():
         raise UserError(
-            f"{out} is not the directory of a run: it has no {CONFIG}; give a directory that fedaf run wrote.",
+            f"{out} is not the directory of a run: it has no {CONFIG}; give --resume a directory that fedaf run wrote.",
             code="FEDAF-RUN-NOT-FOUND",
         )
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
