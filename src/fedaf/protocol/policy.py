@@ -1,6 +1,6 @@
 """A client's policy: what a server may ask of it.
 
-A server is not trusted either. Without a policy it could ask for images after too few condensation steps, and would
+Servers are not trusted. Without a policy, a server could ask for images after too few condensation steps, and would
 receive near-copies of private images.
 """
 

@@ -91,7 +91,7 @@ def _find_list(folders: Sequence[Path], name: str) -> Path | None:
 
 
 def _listed(path: Path, domain: str, classes: Sequence[str], other_classes: bool) -> list[Sample]:
-    """Return the files of a list, sorted. The class is the folder of a file; the number is not used."""
+    """Return the files of a list, sorted. The class is the folder of a file; the number on its line is ignored."""
     samples = []
     for number, line in enumerate(path.read_text(errors="surrogateescape").splitlines(), 1):
         if not line.strip():
