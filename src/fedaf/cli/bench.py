@@ -75,7 +75,7 @@ def _table(bench: "Bench", figures: "Sequence[Figures]") -> Table:
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("benchmark", no_wrap=True)
-    table.add_column("of a", min_width=15)
+    table.add_column("unit", min_width=15)
     for header in ("ours\nms", "reference\nms", "ratio", "of\npeak", "memory\nMB"):
         table.add_column(header, justify="right", no_wrap=True)
     for benchmark, each in zip(bench.benchmarks, figures, strict=True):

@@ -55,7 +55,7 @@ def check(
     bounds = read_policy(policy)
     asked = configuration.build(configuration.read_toml(config))
     clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
-    table, refusals = Table("client", "samples", "", box=SIMPLE), 0
+    table, refusals = Table("client", "samples", "decision", box=SIMPLE), 0
     for client, counts in clients.items():
         taken = disclosure(asked, counts)
         each_round = sum(taken.images.values()) if taken else 0

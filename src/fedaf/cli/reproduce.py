@@ -150,8 +150,8 @@ def _listed(reproduction: "Reproduction") -> "Table":
 
     shown = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     shown.add_column("run", overflow="fold")
-    shown.add_column("", no_wrap=True)
-    shown.add_column("left", justify="right", no_wrap=True)
+    shown.add_column("state", no_wrap=True)
+    shown.add_column("time left", justify="right", no_wrap=True)
     for cell in reproduction.cells:
         seconds = None if cell in reproduction.done else reproduction.seconds_left(cell)
         state = "open"
