@@ -47,7 +47,7 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(call, tmp_path):
 def test_inspect_shows_counts_colours_and_a_contact_sheet(call, tmp_path):
     code, out, err = call("data", "inspect", "digits")
     assert code == 0, err
-    assert "all     1438   359" in out
+    assert "total   1438   359" in out
     assert "over 1438 training images: 0.3063; normalised with 0.3050." in out
     with Image.open(tmp_path / "digits-contact-sheet.png") as sheet:
         assert sheet.size[0] > 300

@@ -151,7 +151,7 @@ def test_an_address_with_colons_is_told_from_its_port(call, tmp_path):
 
 def test_init_refuses_a_folder_in_use(call, made):
     code, _, err = call(*INIT)
-    assert_one_sentence(code, err, ["all is in use", "[FEDAF-DEPLOY-FOLDER-USED]"])
+    assert_one_sentence(code, err, ["all is not empty", "[FEDAF-DEPLOY-FOLDER-USED]"])
 
 
 @pytest.mark.parametrize(

@@ -16,25 +16,27 @@ class CondensationOptions(Options):
         50, ge=1, description="condensed images per class (IPC)"
     )
     min_samples: int | None = Field(
-        None, ge=1, description="condense a class only if the client has this many samples of it; unset: ipc"
+        None, ge=1, description="condense a class only if the client has at least this many samples of it; unset: ipc"
     )
     local_steps: Annotated[int, Flag("Method", default="by preset")] = Field(
         1000, ge=0, description="condensation steps per round; 0 uploads the initial images"
     )
-    real_batch: int = Field(256, ge=1, description="real images per class and step, drawn with replacement")
+    real_batch: int = Field(256, ge=1, description="real images per class in each step, drawn with replacement")
     image_lr: float = Field(1.0, gt=0, description="learning rate of the condensed images")
     image_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the condensed images")
-    image_clip: float | None = Field(None, gt=0, description="clip each client's image gradient to this norm")
+    image_clip: float | None = Field(
+        None, gt=0, description="clip each client's image gradient to this norm; unset: off"
+    )
     init: Literal["mean", "noise", "real"] = Field("mean", description="initialisation of condensed images")
     init_mean_of: int = Field(
-        10, ge=FEWEST_IN_A_MEAN, description="number of random images per mean; for small classes, half of the class"
+        10, ge=FEWEST_IN_A_MEAN, description="random images per initial mean; for small classes, half of the class"
     )
     allow_real_init: bool = Field(False, description="allow init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(
-        True, description="start from the client's images of its last round instead of new ones"
+        True, description="start from the client's images of its last round; false: from new ones"
     )
     shared_resampling: bool = Field(
-        True, description="all clients share the random network of a step; false: each client draws its own"
+        True, description="in each step all clients use the same random network; false: each client draws its own"
     )
     bn_mode: Literal["eval", "batch"] = Field(
         "eval", description="BatchNorm while condensing: running (eval) or batch statistics"
@@ -43,7 +45,7 @@ class CondensationOptions(Options):
     server_batch: int = Field(256, ge=2, description="batch size of server training")
     server_lr: float = Field(0.001, gt=0, description="learning rate of server training")
     server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of server training")
-    max_staleness: int = Field(5, ge=0, description="rounds for which the last images of an absent client stay in use")
+    max_staleness: int = Field(5, ge=0, description="rounds in which an absent client's last images are still used")
 
     @model_validator(mode="after")
     def _real_init_is_deliberate(self) -> "CondensationOptions":

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from fedaf.protocol import Method
 
 PRESETS = {
-    "paper": "the paper's values for the data set, or our own choice for data that the paper does not use",
-    "quick": "a few short rounds, for a first look",
+    "paper": "the paper's values, or our choice for data sets that are not in the paper",
+    "quick": "three short rounds, to try it out",
 }
 
 _QUICK_TRAINING = {"server_epochs": 20, "server_batch": 64, "server_lr": 0.01}

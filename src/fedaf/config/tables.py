@@ -18,14 +18,14 @@ class RunTable(Options):
     rounds: Annotated[int, Flag("Run", default="by preset")] = Field(20, ge=1, description="communication rounds")
     device: Annotated[str, Flag("Run")] = Field("auto", description="device: auto, cpu, cuda, cuda:N or mps")
     engine: Annotated[str, Flag("Run"), OneOf(ENGINES, ("auto",))] = Field(
-        "auto", description="how a phase computes; cuda-graphs is fastest and needs CUDA, eager is plain PyTorch"
+        "auto", description="compute engine; cuda-graphs is fastest and needs CUDA, eager is plain PyTorch"
     )
     precision: Annotated[Literal["auto", "fp32", "tf32", "bf16"], Flag("Run")] = Field(
-        "auto", description="precision of networks; auto is bf16 with CUDA graphs, else tf32 on CUDA and fp32 elsewhere"
+        "auto", description="numeric precision; auto is bf16 with cuda-graphs, tf32 with eager on CUDA, fp32 elsewhere"
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; unset: PyTorch's default")
     memory_budget_mib: Annotated[int | None, Flag("Run", "memory_budget", "by device")] = Field(
-        None, ge=1, description="memory bound of one step, in MiB; unset: by device"
+        None, ge=1, description="memory budget of one step, in MiB; unset: by device"
     )
     keep_checkpoints: int = Field(2, ge=0, description="number of newest checkpoints to keep; 0 keeps all")
 
@@ -34,15 +34,15 @@ class DataTable(Options):
     """The ``[data]`` table: which data set, where it is and how it is read."""
 
     name: Annotated[str, Flag("Data", "dataset"), OneOf(DATASETS, ("none",))] = Field(
-        "digits", description="data set (none: a server without data)"
+        "digits", description="data set (none: for a server that has no data)"
     )
     dir: Annotated[str, Flag("Data", "data_dir")] = Field("data", description="folder that holds the data sets")
     image_size: int | None = Field(
-        None, ge=1, le=4096, description="side to which image files are resized; unset: 64, or their size if smaller"
+        None, ge=1, le=4096, description="resize image files to this side length; unset: 64, or their size if smaller"
     )
-    max_unreadable: float = Field(0.01, ge=0, le=1, description="share of image files that may be unreadable")
+    max_unreadable: float = Field(0.01, ge=0, le=1, description="fraction of image files that may be unreadable")
     validation: int | None = Field(
-        None, ge=1, description="hold out N training images as the test set, for tuning; unset: use the test set"
+        None, ge=1, description="hold out N training images and test on them, for tuning; unset: use the test set"
     )
     mean: list[float] | None = Field(None, description="normalisation mean per channel; unset: that of the data set")
     std: list[float] | None = Field(None, description="normalisation std per channel; unset: that of the data set")
@@ -61,7 +61,8 @@ class PartitionTable(Options):
     """The ``[partition]`` table: how training data are split among clients."""
 
     kind: Annotated[str, OneOf(PARTITIONS, ("auto",))] = Field(
-        "auto", description="how data are split; auto is one client per domain if there are domains, else dirichlet"
+        "auto",
+        description="data split; auto is domain if there are domains and alpha and clients are unset, else dirichlet",
     )
     clients: Annotated[int, Flag("Data")] = Field(10, ge=1, description="number of clients")
     alpha: Annotated[float, Flag("Data")] = Field(
@@ -70,20 +71,20 @@ class PartitionTable(Options):
     min_size: int = Field(10, ge=1, description="minimum number of samples per client (dirichlet)")
     max_redraws: int = Field(1000, ge=0, description="maximum number of redraws to reach min_size (dirichlet)")
     shards_per_client: int = Field(2, ge=1, description="label-sorted shards per client (shards)")
-    path: str | None = Field(None, description="partition.json to reuse (file)")
+    path: str | None = Field(None, description="partition.json of an earlier run, to use again (file)")
 
 
 class ModelTable(Options):
     """The ``[model]`` table: the network to train."""
 
     name: Annotated[str, Flag("Method", "model"), OneOf(MODELS)] = Field("convnet", description="model")
-    depth: int = Field(3, ge=1, le=8, description="blocks of the ConvNet")
-    width: int = Field(128, ge=1, le=8192, description="filters of the ConvNet")
+    depth: int = Field(3, ge=1, le=8, description="number of blocks of the ConvNet")
+    width: int = Field(128, ge=1, le=8192, description="number of filters per block of the ConvNet")
     norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
     classifier: str | None = Field(
-        None, min_length=1, description="layer whose input is the features; unset: the last Linear layer"
+        None, min_length=1, description="classifier layer, whose input is the features; unset: the last Linear layer"
     )
-    keep_weights: bool = Field(False, description="start from the weights of a custom model instead of fresh ones")
+    keep_weights: bool = Field(False, description="start from the weights of a custom model; false: from fresh weights")
 
     @field_validator("classifier", mode="before")
     @classmethod
@@ -96,21 +97,23 @@ class FederationTable(Options):
     """The ``[federation]`` table: who takes part in a round, and for how long."""
 
     participation: Annotated[float, Flag("Run")] = Field(
-        1.0, gt=0, le=1, description="share of clients asked per round"
+        1.0, gt=0, le=1, description="fraction of clients that take part in a round"
     )
-    quorum: float = Field(0.5, gt=0, le=1, description="share of the asked clients that must reply")
+    quorum: float = Field(0.5, gt=0, le=1, description="fraction of these clients that must reply")
     deadline: float | None = Field(None, gt=0, description="time limit of a phase in seconds; unset: none")
     min_clients: int = Field(2, ge=1, description="over a network: clients that must be connected to start a round")
     wait: float = Field(600.0, ge=0, description="over a network: seconds to wait for these clients")
     policy: Annotated[str | None, Flag("Run", default="none")] = Field(
-        None, description="policy of every client in this process: a TOML file, or default; unset: none"
+        None, description="policy of every client: a TOML file, or default for the built-in policy; unset: none"
     )
 
 
 class TrainingTable(Options):
     """The ``[training]`` table: what all methods train with."""
 
-    augment: list[Annotated[str, OneOf(AUGMENTATIONS)]] = Field([], description="augmentations of training images")
+    augment: list[Annotated[str, OneOf(AUGMENTATIONS)]] = Field(
+        [], description="list of augmentations of training images"
+    )
 
 
 class MethodTable(Options):

@@ -129,7 +129,7 @@ def client_ids(clients: int) -> list[str]:
 
 
 def numbered(rows_by_client: Sequence[np.ndarray], redraws: int = 0) -> Partition:
-    """Return the partition with numbered clients."""
+    """Return the partition with clients named ``client-0``, ``client-1`` and so on."""
     ids = client_ids(len(rows_by_client))
     return Partition({name: np.sort(rows) for name, rows in zip(ids, rows_by_client, strict=True)}, redraws)
 

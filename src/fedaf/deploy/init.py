@@ -118,7 +118,7 @@ def init(
 def refuse_used(folder: Path) -> None:
     """Raise ``UserError`` if a folder is not empty, or is a file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = f"{folder} is in use; choose a folder that is empty or does not exist."
+        what = f"{folder} is not empty; choose a folder that is empty or does not exist."
         raise UserError(what, code="FEDAF-DEPLOY-FOLDER-USED")
 
 

@@ -83,7 +83,7 @@ def play_round(
         run: Identifies the run to its clients.
         rules: Participation, quorum and deadline.
         engine: Computes the server's own work.
-        observer: Told about progress.
+        observer: Receives the events of the run.
         evaluation: Evaluation phase for methods that have none.
 
     Returns:

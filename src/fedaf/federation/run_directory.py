@@ -130,7 +130,7 @@ def refuse_in_use(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another --out.", code="FEDAF-RUN-NOT-A-DIRECTORY")
     if path.exists() and any(found.name not in (_LOCK, EVENTS) for found in path.iterdir()):
-        what = f"{path} is in use; choose another --out, or continue the run with --resume {path}."
+        what = f"{path} is not empty; choose another --out, or continue a stopped run with --resume {path}."
         raise UserError(what, code="FEDAF-RUN-DIRECTORY-IN-USE")
 
 

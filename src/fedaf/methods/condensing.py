@@ -65,7 +65,7 @@ class CondensedMemory:
 class CondensePhase(Phase):
     """Condense the clients' data.
 
-    Down: whatever guides the images, and the key of the random networks that all clients of a round share.
+    Down: the inputs of the method's loss terms, and the key of the random networks that all clients of a round share.
     Up: the condensed images as uint8, the losses of the last step, and the copy audit.
     """
 

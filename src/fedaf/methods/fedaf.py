@@ -48,7 +48,7 @@ _LARGEST_LOGIT = 1e4  # limits how far one client can move the average that all 
 
 
 class FedAFOptions(CondensationOptions):
-    gamma: float = Option(0.9, ge=0, le=1, description="model re-sampling: w <- gamma w + (1 - gamma) w~ at every step")
+    gamma: float = Option(0.9, ge=0, le=1, description="re-sampling: steps use gamma w + (1 - gamma) w~, w~ is random")
     temperature: float = Option(2.0, gt=0, description="temperature tau of the soft labels")
     cdc: bool = Option(True, description="collaborative data condensation; false is the paper's 'w/o CDC'")
     lambda_loc: float = Option(1e-4, ge=0, description="weight of the CDC loss, a sliced Wasserstein distance")
@@ -57,7 +57,7 @@ class FedAFOptions(CondensationOptions):
     lgkm_from_round: int = Option(2, ge=1, description="first round with LGKM; soft labels of round 1 are noise")
     lgkm_reduction: Literal["mean", "sum"] = Option("mean", description="reduction of the LGKM loss over classes")
     lgkm_students: Literal["batch", "all"] = Option(
-        "batch", description="compute the soft labels T on each mini-batch, or on all condensed data"
+        "batch", description="compute the soft labels T on each mini-batch (batch) or on all condensed data (all)"
     )
 
 

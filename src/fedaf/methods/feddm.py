@@ -17,8 +17,10 @@ from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
 
 
 class FedDMOptions(CondensationOptions):
-    image_clip: float | None = Option(2.0, gt=0, description="clip each client's image gradient to this norm")
-    rho: float = Option(5.0, ge=0, description="distance of a step's network from the global model")
+    image_clip: float | None = Option(
+        2.0, gt=0, description="clip each client's image gradient to this norm; unset: off"
+    )
+    rho: float = Option(5.0, ge=0, description="distance of the network of a step from the global model")
     match_logits: bool = Option(False, description="match mean logits in addition to mean features")
 
 

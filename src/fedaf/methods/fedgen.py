@@ -39,15 +39,15 @@ _MODEL, _GENERATOR, _LABELS, _COUNTS = "model/", "generator/", "labels", "label_
 
 
 class FedGenOptions(AveragingOptions):
-    noise_dim: int = Option(64, ge=1, description="length of the generator's noise")
+    noise_dim: int = Option(64, ge=1, description="size of the generator's noise input")
     hidden_dim: int = Option(512, ge=1, description="hidden width of the generator")
     generator_steps: int = Option(50, ge=0, description="Adam steps of the generator per round")
     generator_batch: int = Option(32, ge=2, description="generated samples per step, on the server and on clients")
     generator_lr: float = Option(3e-4, gt=0, description="learning rate of the generator")
     generator_decay: float = Option(1e-2, ge=0, description="weight decay of the generator")
     diversity: float = Option(1.0, ge=0, description="weight of the generator's diversity loss")
-    weight: float = Option(10.0, ge=0, description="weight of both generated terms in local training")
-    weight_decay_rate: float = Option(0.98, gt=0, le=1, description="factor on that weight per round")
+    weight: float = Option(10.0, ge=0, description="weight of both generated loss terms in local training")
+    weight_decay_rate: float = Option(0.98, gt=0, le=1, description="factor by which this weight shrinks in each round")
 
 
 @dataclass(frozen=True)

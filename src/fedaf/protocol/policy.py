@@ -1,6 +1,6 @@
 """A client's policy: what a server may ask of it.
 
-A server is not trusted either. Without a policy it could ask for images after too few condensation steps, and would
+Servers are not trusted. Without a policy, a server could ask for images after too few condensation steps, and would
 receive near-copies of private images.
 """
 
@@ -25,20 +25,20 @@ class Policy(Options):
     min_samples: int = Field(
         10,
         ge=1,
-        description="fewest samples behind anything that is sent: of a class, or of all classes if a model is sent",
+        description="least number of samples that sent data come from: of a class, or in all if a model is sent",
     )
     max_images_per_sample: float = Field(
-        0.5, gt=0, description="most condensed images per sample of a class (IPC / N_kc)"
+        0.5, gt=0, description="most condensed images of a class per sample of that class (IPC / N_kc)"
     )
-    min_local_steps: int = Field(10, ge=0, description="fewest condensation steps before images are sent")
+    min_local_steps: int = Field(10, ge=0, description="least number of condensation steps before images are sent")
     initialisations: list[Literal["mean", "noise", "real"]] = Field(
-        ["mean", "noise"], description="what condensed images may start from; 'real' sends near-copies"
+        ["mean", "noise"], description="initialisations of condensed images that are allowed; 'real' sends near-copies"
     )
     max_images: int | None = Field(
-        None, ge=0, description="condensed images sent in total, over all rounds and runs; unset: no limit"
+        None, ge=0, description="most condensed images sent in total, over all rounds and runs; unset: no limit"
     )
     max_likeness: float = Field(
-        40.0, gt=0, description="highest PSNR in dB of a condensed image to a private one; exact copies have 59"
+        40.0, gt=0, description="highest PSNR in dB of a condensed image to a private image; an exact copy has 59"
     )
 
     def admit(self, method: str, disclosure: Disclosure | None, counts: Sequence[int], *, sent: int) -> None:

@@ -33,7 +33,7 @@ class Transport(Protocol):
         Args:
             phase: The phase that all requests belong to.
             requests: One request per client.
-            listener: Told about progress.
+            listener: Receives the progress of the exchange.
 
         Returns:
             One delivery per request.

@@ -56,7 +56,7 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     """Show the samples per class of each client, or the number of classes it holds if there are many."""
     classes = len(next(iter(counts.values())))
     headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
-    table = _table("Samples per class of each client", ["client", *headers, "all"], compact=True)
+    table = _table("Samples per class of each client", ["client", *headers, "total"], compact=True)
     for client, row in counts.items():
         held = [str(n) if n else "·" for n in row] if classes <= _MOST_COLUMNS else [str(sum(n > 0 for n in row))]
         table.add_row(escape(client), *held, str(sum(row)))
@@ -74,7 +74,7 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
             ("median", median_low(train), median_low(test)),
             ("most", max(train), max(test)),
         ]
-    for name, *counts in [*rows, ("all", sum(train), sum(test))]:
+    for name, *counts in [*rows, ("total", sum(train), sum(test))]:
         table.add_row(escape(name), *map(str, counts))
     return table
 
@@ -185,7 +185,7 @@ def audit_sentence(result: Mapping[str, Any]) -> str | None:
     return (
         f"Copy audit of {result['method']}, worst round: the similarity of a shared image to the nearest private image "
         f"(PSNR, higher is closer) is {audit['psnr_mean']:.1f} dB on average and at most {audit['psnr_max']:.1f} dB. "
-        f"For real images that were held out it is {audit['held_out_psnr_mean']:.1f} and "
+        f"For real images among each other it is {audit['held_out_psnr_mean']:.1f} and "
         f"{audit['held_out_psnr_max']:.1f} dB. For {100 * audit['from_source']:.0f} % of the shared images the nearest "
         f"private image is one they were made from ({100 * audit['held_out_from_source']:.0f} % by chance)."
     )

@@ -91,7 +91,7 @@ def play(
         site: The server's side of the run.
         transport: Delivers requests to the clients.
         directory: The run directory. It already has the configuration.
-        observer: Told about progress, besides ``events.jsonl``.
+        observer: Receives the events of the run, in addition to ``events.jsonl``.
         deadline: Seconds that a phase may take if the configuration sets no deadline.
 
     Returns:

@@ -121,7 +121,7 @@ def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observe
     Args:
         out: The run directory.
         model: The model that was passed to ``run``, if it was not a name.
-        observer: Told about progress.
+        observer: Receives the events of the run, for example to show progress.
 
     Returns:
         The result of the whole run.
@@ -222,7 +222,9 @@ def reopen(
         UserError: ``out`` is not a run directory, or the data changed.
     """
     if not (out / CONFIG).is_file():
-        what = f"{out} is not a run directory of fedaf: it has no {CONFIG}; choose another for --resume."
+        what = (
+            f"{out} is not the directory of a run: it has no {CONFIG}; give --resume a directory that fedaf run wrote."
+        )
         raise UserError(what, code="FEDAF-RUN-NOT-FOUND")
     config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
     saved = out / PARTITION

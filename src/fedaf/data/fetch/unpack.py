@@ -35,10 +35,10 @@ class _Member:
 def unpack(archive: Path, folder: str, into: Path, *, sha256: str, observer: DownloadObserver) -> None:
     """Unpack ``folder`` of an archive to ``into/folder``, and write a receipt next to it.
 
-    After a kill, either the complete folder is there or none.
+    After a kill, the folder is either complete or absent.
 
     Raises:
-        DownloadFailed: If the archive is damaged or holds anything but plain files in safe places.
+        DownloadFailed: If the archive is damaged, or a member is not a plain file with a safe path.
         UserError: If the disk is too full.
     """
     temporary = into / f".unpacking-{folder}"

@@ -101,7 +101,7 @@ def image_files(folder: Path) -> list[str]:
 
 
 def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Split each class of each domain into four fifths for training and one fifth for testing, by its name alone."""
+    """Split each class of each domain: four fifths for training, one fifth for testing, the same on every machine."""
     groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
         groups[sample.domain, sample.label].append(sample)

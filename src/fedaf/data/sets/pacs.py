@@ -7,7 +7,7 @@ from fedaf.data.spec import IMAGENET_MEAN, IMAGENET_STD, DatasetSpec
 SPEC = DatasetSpec(
     name="pacs",
     title="PACS",
-    samples="9991 in all",
+    samples="9991 in total",
     shape=(3, 64, 64),
     num_classes=7,
     mean=IMAGENET_MEAN,
