@@ -18,7 +18,7 @@ from fedaf.protocol.contract import (
 )
 from fedaf.protocol.keys import Key
 from fedaf.protocol.messages import Delivery, Failed, Replied, Request, Silent
-from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, read_scalars, select, to_cpu, unpack
+from fedaf.protocol.payload import Payload, Tensors, pack, prefixed, select, to_cpu
 from fedaf.protocol.policy import Policy
 from fedaf.protocol.schema import Field, Number, Schema, like
 from fedaf.protocol.transport import Listener, Transport
@@ -47,7 +47,6 @@ __all__ = [
     "Refused",
     "Replied",
     "Request",
-    "Scalar",
     "Schema",
     "ServerState",
     "Shard",
@@ -60,8 +59,6 @@ __all__ = [
     "like",
     "pack",
     "prefixed",
-    "read_scalars",
     "select",
     "to_cpu",
-    "unpack",
 ]
