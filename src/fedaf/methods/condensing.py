@@ -5,7 +5,7 @@ them. A method adds the networks of the condensation steps and the terms of the 
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,28 +19,14 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
 from fedaf.condensation.terms import Term, features_distance
 from fedaf.data.pixels import to_uint8
+from fedaf.errors import Refused, UserError
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
-from fedaf.protocol import (
-    Client,
-    Disclosure,
-    Engine,
-    Exhibit,
-    Field,
-    Key,
-    Method,
-    Number,
-    Outcome,
-    Payload,
-    Phase,
-    Refused,
-    Schema,
-    ServerState,
-    Tensors,
-    UserError,
-    Workload,
-)
+from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
+from fedaf.protocol.keys import Key
+from fedaf.protocol.payload import Payload, Tensors
+from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 
 _GRADIENT_RATIO = "gradient_ratio"
@@ -123,17 +109,14 @@ class CondensePhase(Phase):
         return next(iter(self.work([ask], [client], engine)))
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
+        """Condense clients that share the networks of all steps together, others one by one."""
+        shared = self.method.options.shared_resampling
+        if not shared and len(clients) > 1:
+            yield from super().work(asks, clients, engine)
+            return
+        key = Key(int(asks[0].scalars["resample_key"])) if shared else clients[0].key.derive("resample")
         started = [self._job(ask, client) for ask, client in zip(asks, clients, strict=True)]
-        jobs = [job for job, _ in started]
-        results: Iterable[Condensed]
-        if self.method.options.shared_resampling:
-            results = self._condense(jobs, asks, clients, Key(int(asks[0].scalars["resample_key"])), engine)
-        else:
-            results = (
-                result
-                for job, ask, client in zip(jobs, asks, clients, strict=True)
-                for result in self._condense([job], [ask], [client], client.key.derive("resample"), engine)
-            )
+        results = self._condense([job for job, _ in started], asks[0], clients[0], key, engine)
         for client, (job, sources), result in zip(clients, started, results, strict=True):
             yield self._outcome(client, job, sources, result, engine)
 
@@ -143,10 +126,8 @@ class CondensePhase(Phase):
         classes = method.condensed_classes(client.shard.counts)
         asked, kept = self.classes_asked(ask), client.state.get("classes")
         if asked is not None and asked.tolist() != classes:
-            raise Refused(
-                f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}",
-                code="FEDAF-CONDENSE-CLASSES",
-            )
+            problem = f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}"
+            raise Refused(problem, code="FEDAF-CONDENSE-CLASSES")
         if options.continue_images and kept is not None and kept.tolist() == classes:
             images, sources = client.state["images"], client.state["sources"]
         else:
@@ -154,18 +135,15 @@ class CondensePhase(Phase):
         return Job(client.shard, classes, images, client.key, self.targets(ask)), sources
 
     def _condense(
-        self, jobs: Sequence[Job], asks: Sequence[Payload], clients: Sequence[Client], key: Key, engine: Engine
+        self, jobs: Sequence[Job], ask: Payload, client: Client, key: Key, engine: Engine
     ) -> Iterator[Condensed]:
-        """Condense jobs that share the first client's global model and one network per step."""
+        """Condense jobs that share this client's global model and one network per step."""
         method = self.method
         model = method.build_model(key)
-        model.load_state_dict(self.global_model(asks[0], clients[0]))
-        weights, fresh = model.to(engine.device).state_dict(), FreshWeights(model)
-        objective = Objective(
-            Backbone(model, method.task, engine.device, method.classifier),
-            self.networks(asks[0], weights, fresh, key),
-            self.terms,
-        )
+        model.load_state_dict(self.global_model(ask, client))
+        networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key)
+        backbone = Backbone(model, method.task, engine.device, method.classifier)
+        objective = Objective(backbone, networks, self.terms)
         return condense(jobs, objective, options=method.options, task=method.task, engine=engine)
 
     def _outcome(self, client: Client, job: Job, sources: Tensor, result: Condensed, engine: Engine) -> Outcome:
