@@ -7,38 +7,25 @@ from pydantic import Field, model_validator
 from fedaf.common.options import Flag, Options
 
 FEWEST_IN_A_MEAN = 5  # a mean of fewer images would reveal them
+_IntFlag = Annotated[int, Flag("Method", default="by preset")]
 
 
 class CondensationOptions(Options):
     """The part of the ``[method]`` table that all condensing methods share."""
 
-    ipc: Annotated[int, Flag("Method", default="by preset")] = Field(
-        50, ge=1, description="condensed images per class (IPC)"
-    )
-    min_samples: int | None = Field(
-        None, ge=1, description="condense a class only if the client has this many samples of it; unset: ipc"
-    )
-    local_steps: Annotated[int, Flag("Method", default="by preset")] = Field(
-        1000, ge=0, description="condensation steps per round; 0 uploads the initial images"
-    )
+    ipc: _IntFlag = Field(50, ge=1, description="condensed images per class (IPC)")
+    min_samples: int | None = Field(None, ge=1, description="fewest samples of a class to condense it; unset: ipc")
+    local_steps: _IntFlag = Field(1000, ge=0, description="condensation steps per round; 0 uploads the initial images")
     real_batch: int = Field(256, ge=1, description="real images per class and step, drawn with replacement")
     image_lr: float = Field(1.0, gt=0, description="learning rate of the condensed images")
     image_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the condensed images")
     image_clip: float | None = Field(None, gt=0, description="clip each client's image gradient to this norm")
     init: Literal["mean", "noise", "real"] = Field("mean", description="initialisation of condensed images")
-    init_mean_of: int = Field(
-        10, ge=FEWEST_IN_A_MEAN, description="number of random images per mean; for small classes, half of the class"
-    )
+    init_mean_of: int = Field(10, ge=FEWEST_IN_A_MEAN, description="images per mean, at most half of a small class")
     allow_real_init: bool = Field(False, description="allow init = 'real', which uploads near-copies of private data")
-    continue_images: bool = Field(
-        True, description="start from the client's images of its last round instead of new ones"
-    )
-    shared_resampling: bool = Field(
-        True, description="all clients share the random network of a step; false: each client draws its own"
-    )
-    bn_mode: Literal["eval", "batch"] = Field(
-        "eval", description="BatchNorm while condensing: running (eval) or batch statistics"
-    )
+    continue_images: bool = Field(True, description="start from the client's images of its last round, if any")
+    shared_resampling: bool = Field(True, description="clients share a step's random network; false: one per client")
+    bn_mode: Literal["eval", "batch"] = Field("eval", description="BatchNorm: running (eval) or batch statistics")
     server_epochs: int = Field(500, ge=1, description="epochs of server training on the condensed data")
     server_batch: int = Field(256, ge=2, description="batch size of server training")
     server_lr: float = Field(0.001, gt=0, description="learning rate of server training")

@@ -44,9 +44,7 @@ class FedAFOptions(CondensationOptions):
     lambda_glob: float = Option(0.01, ge=0, description="weight of the LGKM loss in server training")
     lgkm_from_round: int = Option(2, ge=1, description="first round with LGKM; soft labels of round 1 are noise")
     lgkm_reduction: Literal["mean", "sum"] = Option("mean", description="reduction of the LGKM loss over classes")
-    lgkm_students: Literal["batch", "all"] = Option(
-        "batch", description="compute the soft labels T on each mini-batch, or on all condensed data"
-    )
+    lgkm_students: Literal["batch", "all"] = Option("batch", description="soft labels T of a batch, or of all images")
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,7 @@ _WIDEST_HIDDEN = 256  # of the projection head
 class MOONOptions(AveragingOptions):
     mu: float = Option(1.0, ge=0, description="weight of the contrastive loss")
     temperature: float = Option(0.5, gt=0, description="temperature tau of the contrastive loss")
-    projection_dim: int | None = Option(
-        None,
-        ge=1,
-        description="output size of a projection head before the classifier; unset: no head, as in the FedAF paper",
-    )
+    projection_dim: int | None = Option(None, ge=1, description="output size of a projection head; unset: no head")
 
 
 def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:

@@ -23,42 +23,8 @@ from fedaf.protocol.policy import Policy
 from fedaf.protocol.schema import Field, Number, Schema, like
 from fedaf.protocol.transport import Listener, Transport
 
-__all__ = [
-    "Architecture",
-    "BelowQuorum",
-    "Client",
-    "DeadlineExceeded",
-    "Delivery",
-    "Disclosure",
-    "Engine",
-    "Exhibit",
-    "Failed",
-    "FedafError",
-    "Field",
-    "Key",
-    "Listener",
-    "Method",
-    "Number",
-    "Options",
-    "Outcome",
-    "Payload",
-    "Phase",
-    "Policy",
-    "Refused",
-    "Replied",
-    "Request",
-    "Schema",
-    "ServerState",
-    "Shard",
-    "Silent",
-    "Task",
-    "Tensors",
-    "Transport",
-    "UserError",
-    "Workload",
-    "like",
-    "pack",
-    "prefixed",
-    "select",
-    "to_cpu",
-]
+__all__ = ["Client", "Engine", "Key", "Method", "Options", "Outcome", "Phase", "ServerState", "Shard", "Task"]
+__all__ += ["Architecture", "Disclosure", "Exhibit", "Policy", "Workload"]
+__all__ += ["Field", "Number", "Payload", "Schema", "Tensors", "like", "pack", "prefixed", "select", "to_cpu"]
+__all__ += ["Delivery", "Failed", "Listener", "Replied", "Request", "Silent", "Transport"]
+__all__ += ["BelowQuorum", "DeadlineExceeded", "FedafError", "Refused", "UserError"]
