@@ -28,7 +28,7 @@ from fedaf.protocol import (
     Tensors,
     Workload,
 )
-from fedaf.protocol.schema import Field, Number, Schema, like
+from fedaf.protocol.schema import Number, Schema, like
 from fedaf.training.fit import Loss, fit
 
 MOST_SAMPLES = 1 << 40
@@ -76,18 +76,9 @@ class Fit(Phase):
         """Return what a client keeps for its next participation, from the trained model."""
         return None
 
-    def extra_fields(self) -> Mapping[str, Field]:
-        """Return the schema of the additional tensors in ``extra``."""
-        return {}
-
-    def extra(self, client: Client) -> Tensors:
-        """Return tensors that a client sends in addition to the model."""
-        return {}
-
     def schema(self, ask: Payload) -> Schema:
         losses = {f"loss_{name}": Number(float, -math.inf if name in self.signed else 0) for name in self.loss_names}
-        fields = {**like(self.weights(ask)), **self.extra_fields()}
-        return Schema(fields, {"samples": Number(int, 0, MOST_SAMPLES), **losses})
+        return Schema(like(self.weights(ask)), {"samples": Number(int, 0, MOST_SAMPLES), **losses})
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         method, options = self.method, self.method.options
@@ -108,7 +99,7 @@ class Fit(Phase):
             clip=self.clip,
         )
         trained = model.state_dict()
-        tensors = {**{name: trained[name] for name in self.weights(ask)}, **self.extra(client)}
+        tensors = {name: trained[name] for name in self.weights(ask)}
         scalars = {"samples": len(client.shard), **{f"loss_{name}": losses.get(name, 0.0) for name in self.loss_names}}
         return Outcome(Payload(tensors, scalars), state=self.keep(model, ask, client))
 

@@ -110,13 +110,14 @@ class CondensePhase(Phase):
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
         """Condense clients that share the networks of all steps together, others one by one."""
-        shared = self.method.options.shared_resampling
+        method, shared = self.method, self.method.options.shared_resampling
         if not shared and len(clients) > 1:
             yield from super().work(asks, clients, engine)
             return
         key = Key(int(asks[0].scalars["resample_key"])) if shared else clients[0].key.derive("resample")
         started = [self._job(ask, client) for ask, client in zip(asks, clients, strict=True)]
-        results = self._condense([job for job, _ in started], asks[0], clients[0], key, engine)
+        jobs, objective = [job for job, _ in started], self._objective(asks[0], clients[0], key, engine)
+        results = condense(jobs, objective, options=method.options, task=method.task, engine=engine)
         for client, (job, sources), result in zip(clients, started, results, strict=True):
             yield self._outcome(client, job, sources, result, engine)
 
@@ -134,17 +135,14 @@ class CondensePhase(Phase):
             images, sources = initial_images(client.shard, classes, options, method.task, client.key.derive("init"))
         return Job(client.shard, classes, images, client.key, self.targets(ask)), sources
 
-    def _condense(
-        self, jobs: Sequence[Job], ask: Payload, client: Client, key: Key, engine: Engine
-    ) -> Iterator[Condensed]:
-        """Condense jobs that share this client's global model and one network per step."""
+    def _objective(self, ask: Payload, client: Client, key: Key, engine: Engine) -> Objective:
+        """Return the image loss under the networks that follow from the global model and ``key``."""
         method = self.method
         model = method.build_model(key)
         model.load_state_dict(self.global_model(ask, client))
         networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key)
         backbone = Backbone(model, method.task, engine.device, method.classifier)
-        objective = Objective(backbone, networks, self.terms)
-        return condense(jobs, objective, options=method.options, task=method.task, engine=engine)
+        return Objective(backbone, networks, self.terms)
 
     def _outcome(self, client: Client, job: Job, sources: Tensor, result: Condensed, engine: Engine) -> Outcome:
         task = self.method.task
@@ -189,11 +187,8 @@ class CondensingMethod(Method):
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:
         if not any(self.condensed_classes(of_client) for of_client in counts.values()):
             most = max(max(of_client) for of_client in counts.values())
-            raise UserError(
-                f"no client can condense any class: ipc {self.options.ipc} needs at least {self.options.threshold} "
-                f"samples of a class, but no client has more than {most}; lower method.{self.options.binding}.",
-                code="FEDAF-CONDENSE-NO-CLASS",
-            )
+            problem = f"no client has more than {most} samples of a class, but {self.options.threshold} are needed"
+            raise UserError(f"{problem}; lower method.{self.options.binding}.", code="FEDAF-CONDENSE-NO-CLASS")
 
     def server_loss(self, model: nn.Module, server: ServerState, engine: Engine) -> Loss | None:
         """Return the loss of server training; ``None`` is cross-entropy."""

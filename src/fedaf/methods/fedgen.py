@@ -17,7 +17,7 @@ from torch.func import functional_call
 from fedaf.methods import averaging
 from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, AveragingOptions, linear_classifier
 from fedaf.models.weights import initialise
-from fedaf.protocol import Client, Disclosure, Engine, Field, Key, Payload, ServerState, Tensors
+from fedaf.protocol import Client, Disclosure, Engine, Field, Key, Outcome, Payload, Schema, ServerState, Tensors
 from fedaf.protocol.payload import prefixed, select, to_cpu
 from fedaf.protocol.records import formerly
 from fedaf.training.fit import Loss, Weighted
@@ -105,11 +105,16 @@ class Fit(averaging.Fit):
     def weights(self, ask: Payload) -> Tensors:
         return select(ask.tensors, _MODEL)
 
-    def extra_fields(self) -> Mapping[str, Field]:
-        return {_COUNTS: Field(torch.int64, (self.method.task.num_classes,), low=0, high=MOST_SAMPLES)}
+    def schema(self, ask: Payload) -> Schema:
+        schema, classes = super().schema(ask), self.method.task.num_classes
+        counts = Field(torch.int64, (classes,), low=0, high=MOST_SAMPLES)
+        return replace(schema, fields={**schema.fields, _COUNTS: counts})
 
-    def extra(self, client: Client) -> Tensors:
-        return {_COUNTS: torch.tensor(client.shard.counts, dtype=torch.int64)}
+    def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
+        outcome = super().work_one(ask, client, engine)
+        counts = torch.tensor(client.shard.counts, dtype=torch.int64)
+        reply = replace(outcome.reply, tensors={**outcome.reply.tensors, _COUNTS: counts})
+        return replace(outcome, reply=reply)
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss | None:
         known = ask.tensors[_LABELS].to(engine.device)

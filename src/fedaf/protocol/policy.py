@@ -22,24 +22,14 @@ class Policy(Options):
     """The limits that a data owner sets, with careful defaults."""
 
     methods: list[str] = Field(description="methods this client takes part in; others are refused")
-    min_samples: int = Field(
-        10,
-        ge=1,
-        description="fewest samples behind anything that is sent: of a class, or of all classes if a model is sent",
-    )
-    max_images_per_sample: float = Field(
-        0.5, gt=0, description="most condensed images per sample of a class (IPC / N_kc)"
-    )
+    min_samples: int = Field(10, ge=1, description="fewest samples behind images of a class, or behind a model")
+    max_images_per_sample: float = Field(0.5, gt=0, description="condensed images per sample of a class (IPC / N_kc)")
     min_local_steps: int = Field(10, ge=0, description="fewest condensation steps before images are sent")
     initialisations: list[Literal["mean", "noise", "real"]] = Field(
         ["mean", "noise"], description="what condensed images may start from; 'real' sends near-copies"
     )
-    max_images: int | None = Field(
-        None, ge=0, description="condensed images sent in total, over all rounds and runs; unset: no limit"
-    )
-    max_likeness: float = Field(
-        40.0, gt=0, description="highest PSNR in dB of a condensed image to a private one; exact copies have 59"
-    )
+    max_images: int | None = Field(None, ge=0, description="images sent over all rounds and runs; unset: no limit")
+    max_likeness: float = Field(40.0, gt=0, description="highest PSNR in dB to a private image; exact copies have 59")
 
     def admit(self, method: str, disclosure: Disclosure | None, counts: Sequence[int], *, sent: int) -> None:
         """Check a round of a method before any work is done.
