@@ -168,9 +168,8 @@ class CondensePhase(Phase):
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
         if self.ratio_of is not None:
             log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
-        return replace(server, memory=replace(memory, condensed=condensed)).with_log(
-            **log, copy_audit=pool_audits(measured)
-        )
+        server = replace(server, memory=replace(memory, condensed=condensed))
+        return server.with_log(**log, copy_audit=pool_audits(measured))
 
 
 class CondensingMethod(Method):
@@ -219,9 +218,8 @@ class CondensingMethod(Method):
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
         """Return S, the condensed images of all clients, and their labels."""
         records = [record for _, record in sorted(server.memory.condensed.items())]
-        images = torch.cat([record.images.flatten(0, 1) for record in records])
-        labels = torch.cat([record.classes.repeat_interleave(self.options.ipc) for record in records])
-        return images, labels
+        labels = [record.classes.repeat_interleave(self.options.ipc) for record in records]
+        return torch.cat([record.images.flatten(0, 1) for record in records]), torch.cat(labels)
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         return {
@@ -232,20 +230,15 @@ class CondensingMethod(Method):
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)
-        return Disclosure(
-            fewest_samples=min((counts[label] for label in classes), default=0),
-            images=dict.fromkeys(classes, options.ipc),
-            local_steps=options.local_steps,
-            initialisation=options.init,
-        )
+        fewest = min((counts[label] for label in classes), default=0)
+        return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.init)
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         options = self.options
         pairs = sum(len(self.condensed_classes(of_client)) for of_client in counts.values())
-        return Workload(
-            forward=pairs * options.local_steps * options.real_batch,
-            backward=pairs * options.ipc * (options.local_steps + options.server_epochs),
-        )
+        forward = pairs * options.local_steps * options.real_batch
+        backward = pairs * options.ipc * (options.local_steps + options.server_epochs)
+        return Workload(forward, backward)
 
 
 def resample_key(server: ServerState) -> int:
