@@ -389,7 +389,7 @@ def test_buffers_keep_their_address_over_steps_and_groups() -> None:
     """So that an engine may capture a step once and replay it."""
     jobs = [job_of(varied_shard(1), [0, 1]), job_of(varied_shard(2), [2], seed=2)]
     objective = Objective(Backbone(LINEAR, TASK, CPU), Scheduled(lambda step: linear_weights()))
-    capacity = Capacity.largest(Capacity.of([job]) for job in jobs)
+    capacity = Capacity.of(*([job] for job in jobs))
     work = Condensation(capacity, objective, options=options_of(), task=TASK, engine=EagerEngine(CPU))
 
     def addresses() -> list[int]:

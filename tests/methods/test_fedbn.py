@@ -10,7 +10,7 @@ from fedaf.data.partitions.domain import by_domain
 from fedaf.data.partitions.iid import iid
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundRules
-from fedaf.methods.fedbn import batch_norm_tensors, personalise
+from fedaf.methods.fedbn import batch_norm_tensors
 from fedaf.protocol import Client, Key, Shard
 from fedaf.training.evaluate import predict
 from support.small import SMALL
@@ -81,7 +81,8 @@ def test_a_client_starts_from_its_own_batch_norm_and_the_new_average():
     running.round()
     own, average = running.kept("b"), running.server.model
     model = running.method.build_model(Key(0))
-    personalise(model, running.method.phases[0].ask(running.server, "b").tensors, a_client(SHARDS["b"], own))
+    phase = running.method.phases[0]
+    phase.load(model, phase.ask(running.server, "b"), a_client(SHARDS["b"], own))
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, own[name] if name in OWN else average[name])
     assert not torch.equal(own["foo.running_mean"], average["foo.running_mean"])

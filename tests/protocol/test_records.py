@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaf.methods.condensing import CondensedMemory
 from fedaf.methods.feddyn import FedDynMemory
 from fedaf.methods.fedgen import FedGenMemory
-from fedaf.protocol import pack, unpack
+from fedaf.protocol.payload import pack, unpack
 from fedaf.protocol.records import formerly, from_tensors, to_tensors
 
 

@@ -62,13 +62,12 @@ def condense(
         One result per job, in order. Jobs run in groups that fit the memory budget.
     """
     groups = group_jobs(jobs, objective.backbone, options, engine)
-    capacities = [Capacity.of(group) for group in groups]
-    if options.bn_mode == "eval":  # pairs are independent, so all groups can share one set of buffers and one capture
-        capacities = [Capacity.largest(capacities)] * len(groups)
-    steps = options.local_steps
+    steps, largest = options.local_steps, Capacity.of(*groups)
     with ExitStack() as open_work:
         work: Condensation | None = None
-        for number, (group, capacity) in enumerate(zip(groups, capacities, strict=True)):
+        for number, group in enumerate(groups):
+            # without batch statistics, pairs are independent: all groups share one set of buffers and one capture
+            capacity = largest if options.bn_mode == "eval" else Capacity.of(group)
             if not steps or not any(job.classes for job in group):
                 losses = {term.name: 0.0 for term in objective.terms}
                 ratios = {term.name: 0.0 for term in objective.terms[1:]}
@@ -151,17 +150,15 @@ class Condensation:
     def results(self) -> Iterator[Condensed]:
         """Yield the results of the group's clients, in order."""
         images, losses, ratios = self._images.cpu(), self._losses.cpu(), self._ratios.cpu()
-        for job, pairs in self._pairs_by_job():
-            found_losses, found_ratios = (
-                self._by_name((values[:, pairs].sum(1) / max(1, len(job.classes))).tolist())
-                for values in (losses, ratios)
-            )
-            del found_ratios[self._all_terms[0].name]
-            yield Condensed(images[pairs].clone(), found_losses, found_ratios)
+        for _, pairs in self._pairs_by_job():
+            mean_losses, mean_ratios = (self._means(values[:, pairs]) for values in (losses, ratios))
+            del mean_ratios[self._all_terms[0].name]
+            yield Condensed(images[pairs].clone(), mean_losses, mean_ratios)
 
-    def _by_name(self, values: list[float]) -> dict[str, float]:
-        """Name the values of the active terms; those that are switched off are 0."""
-        active = {term.name: value for (term, _), value in zip(self._terms, values, strict=True)}
+    def _means(self, values: Tensor) -> dict[str, float]:
+        """Name the means of the active terms over some pairs; terms that are switched off are 0."""
+        means = (values.sum(1) / max(1, values.shape[1])).tolist()
+        active = {term.name: mean for (term, _), mean in zip(self._terms, means, strict=True)}
         return {term.name: active.get(term.name, 0.0) for term in self._all_terms}
 
     def _pairs_by_job(self) -> Iterator[tuple[Job, slice]]:
@@ -194,13 +191,9 @@ class Condensation:
             images = self._images[part].detach().requires_grad_()
             outputs = self._forward(weights, images.flatten(0, 1))
             features, logits = (each.unflatten(0, (-1, self._options.ipc)) for each in outputs)
-            pairs = Pairs(
-                real_features[part],
-                None if real_logits is None else real_logits[part],
-                features,
-                logits,
-                None if self._targets is None else self._targets[part],
-            )
+            of_real = None if real_logits is None else real_logits[part]
+            targets = None if self._targets is None else self._targets[part]
+            pairs = Pairs(real_features[part], of_real, features, logits, targets)
             yield _Evaluated(images, [term.value(pairs) for term, _ in self._terms])
 
 

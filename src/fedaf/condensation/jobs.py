@@ -1,7 +1,7 @@
 """The clients' share of a condensation, and how clients are grouped so that a group fits the memory budget."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -42,21 +42,12 @@ class Capacity:
     targets: bool
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> "Capacity":
-        real_images = sum(job.shard.counts[label] for job in jobs for label in job.classes)
-        targets = all(job.targets is not None for job in jobs)
-        return cls(len(jobs), sum(len(job.classes) for job in jobs), real_images, targets)
-
-    @classmethod
-    def largest(cls, capacities: Iterable["Capacity"]) -> "Capacity":
+    def of(cls, *groups: Sequence[Job]) -> "Capacity":
         """Return the capacity that holds any one of these groups."""
-        all_of = list(capacities)
-        return cls(
-            max(each.clients for each in all_of),
-            max(each.pairs for each in all_of),
-            max(each.real_images for each in all_of),
-            all(each.targets for each in all_of),
-        )
+        clients = max(len(jobs) for jobs in groups)
+        pairs = max(sum(len(job.classes) for job in jobs) for jobs in groups)
+        real_images = max(sum(job.shard.counts[label] for job in jobs for label in job.classes) for jobs in groups)
+        return cls(clients, pairs, real_images, all(job.targets is not None for jobs in groups for job in jobs))
 
 
 def group_jobs(

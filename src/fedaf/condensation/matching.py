@@ -36,8 +36,7 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: Tensor | None = None) -
     widths = breaks.diff().to(x.dtype) / (n * m)
     gap = along_x[..., breaks[:-1] // m, :] - along_y[..., breaks[:-1] // n, :]
     squared = (gap.square() * widths.unsqueeze(-1)).sum(-2)
-    distance: Tensor = (squared.mean(-1) + _EPSILON).sqrt()
-    return distance
+    return torch.sqrt(squared.mean(-1) + _EPSILON)
 
 
 def _mean(points: Tensor) -> Tensor:

@@ -7,20 +7,17 @@ from pydantic import Field, model_validator
 from fedaf.common.options import Flag, Options
 
 FEWEST_IN_A_MEAN = 5  # a mean of fewer images would reveal them
+_IntFlag = Annotated[int, Flag("Method", default="by preset")]
 
 
 class CondensationOptions(Options):
     """The part of the ``[method]`` table that all condensing methods share."""
 
-    ipc: Annotated[int, Flag("Method", default="by preset")] = Field(
-        50, ge=1, description="condensed images per class (IPC)"
-    )
+    ipc: _IntFlag = Field(50, ge=1, description="condensed images per class (IPC)")
     min_samples: int | None = Field(
         None, ge=1, description="condense a class only if the client has at least this many samples of it; unset: ipc"
     )
-    local_steps: Annotated[int, Flag("Method", default="by preset")] = Field(
-        1000, ge=0, description="condensation steps per round; 0 uploads the initial images"
-    )
+    local_steps: _IntFlag = Field(1000, ge=0, description="condensation steps per round; 0 uploads the initial images")
     real_batch: int = Field(256, ge=1, description="real images per class in each step, drawn with replacement")
     image_lr: float = Field(1.0, gt=0, description="learning rate of the condensed images")
     image_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the condensed images")

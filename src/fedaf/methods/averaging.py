@@ -12,23 +12,23 @@ import torch
 from pydantic import Field as Option
 from torch import Tensor, nn
 
+from fedaf.common.options import Options
+from fedaf.errors import UserError
+from fedaf.models.backbone import find_classifier
 from fedaf.protocol import (
     Client,
     Disclosure,
     Engine,
-    Field,
     Method,
-    Number,
-    Options,
     Outcome,
     Payload,
     Phase,
-    Schema,
     ServerState,
+    Task,
     Tensors,
     Workload,
-    like,
 )
+from fedaf.protocol.schema import Number, Schema, like
 from fedaf.training.fit import Loss, fit
 
 MOST_SAMPLES = 1 << 40
@@ -76,18 +76,9 @@ class Fit(Phase):
         """Return what a client keeps for its next participation, from the trained model."""
         return None
 
-    def extra_fields(self) -> Mapping[str, Field]:
-        """Return the schema of the additional tensors in ``extra``."""
-        return {}
-
-    def extra(self, client: Client) -> Tensors:
-        """Return tensors that a client sends in addition to the model."""
-        return {}
-
     def schema(self, ask: Payload) -> Schema:
         losses = {f"loss_{name}": Number(float, -math.inf if name in self.signed else 0) for name in self.loss_names}
-        fields = {**like(self.weights(ask)), **self.extra_fields()}
-        return Schema(fields, {"samples": Number(int, 0, MOST_SAMPLES), **losses})
+        return Schema(like(self.weights(ask)), {"samples": Number(int, 0, MOST_SAMPLES), **losses})
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         method, options = self.method, self.method.options
@@ -108,26 +99,23 @@ class Fit(Phase):
             clip=self.clip,
         )
         trained = model.state_dict()
-        tensors = {**{name: trained[name] for name in self.weights(ask)}, **self.extra(client)}
+        tensors = {name: trained[name] for name in self.weights(ask)}
         scalars = {"samples": len(client.shard), **{f"loss_{name}": losses.get(name, 0.0) for name in self.loss_names}}
         return Outcome(Payload(tensors, scalars), state=self.keep(model, ask, client))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        return self.combine(server, replies).with_log(losses=self.mean_losses(replies))
+        """Combine the models, and log the mean of each loss term, weighted by samples."""
+        samples = samples_of(replies)
+        losses = {
+            loss: sum(float(r.scalars[f"loss_{loss}"]) * samples[k] for k, r in replies.items()) / sum(samples.values())
+            for loss in self.loss_names
+        }
+        return self.combine(server, replies).with_log(losses=losses)
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Average the models: w = sum_k (n_k / n) w_k, including running statistics."""
         models = {name: {n: reply.tensors[n] for n in server.model} for name, reply in replies.items()}
         return replace(server, model=weighted_average(models, samples_of(replies)))
-
-    def mean_losses(self, replies: Mapping[str, Payload]) -> dict[str, float]:
-        """Average the clients' loss terms, weighted by samples."""
-        samples = samples_of(replies)
-        total = sum(samples.values()) or 1.0
-        return {
-            loss: sum(float(r.scalars[f"loss_{loss}"]) * samples[name] for name, r in replies.items()) / total
-            for loss in self.loss_names
-        }
 
 
 class AveragingMethod(Method):
@@ -165,6 +153,17 @@ def weighted_average(models: Mapping[str, Tensors], weights: Mapping[str, float]
         return (mean if dtype.is_floating_point else mean.round()).to(dtype)
 
     return {name: average(name) for name in next(iter(models.values()))}
+
+
+def linear_classifier(model: nn.Module, task: Task, named: str | None, wanted_by: str) -> tuple[str, nn.Linear]:
+    """Return the name of the model's classifier, and the classifier, which must be a Linear layer for ``wanted_by``."""
+    with torch.no_grad():
+        name = find_classifier(model.eval(), torch.zeros(1, *task.image_shape), named)
+    found = model.get_submodule(name)
+    if not isinstance(found, nn.Linear):
+        problem = f"{wanted_by} needs a Linear classifier, but {name!r} is a {type(found).__name__}"
+        raise UserError(f"{problem}; set model.classifier to a Linear layer.", code="FEDAF-METHOD-CLASSIFIER")
+    return name, found
 
 
 def parameters_of(model: nn.Module, tensors: Tensors) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ them. A method adds the networks of the condensation steps and the terms of the 
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -19,28 +19,14 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
 from fedaf.condensation.terms import Term, features_distance
 from fedaf.data.pixels import to_uint8
+from fedaf.errors import Refused, UserError
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
-from fedaf.protocol import (
-    Client,
-    Disclosure,
-    Engine,
-    Exhibit,
-    Field,
-    Key,
-    Method,
-    Number,
-    Outcome,
-    Payload,
-    Phase,
-    Refused,
-    Schema,
-    ServerState,
-    Tensors,
-    UserError,
-    Workload,
-)
+from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
+from fedaf.protocol.keys import Key
+from fedaf.protocol.payload import Payload, Tensors
+from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 
 _GRADIENT_RATIO = "gradient_ratio"
@@ -123,17 +109,15 @@ class CondensePhase(Phase):
         return next(iter(self.work([ask], [client], engine)))
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
+        """Condense clients that share the networks of all steps together, others one by one."""
+        method, shared = self.method, self.method.options.shared_resampling
+        if not shared and len(clients) > 1:
+            yield from super().work(asks, clients, engine)
+            return
+        key = Key(int(asks[0].scalars["resample_key"])) if shared else clients[0].key.derive("resample")
         started = [self._job(ask, client) for ask, client in zip(asks, clients, strict=True)]
-        jobs = [job for job, _ in started]
-        results: Iterable[Condensed]
-        if self.method.options.shared_resampling:
-            results = self._condense(jobs, asks, clients, Key(int(asks[0].scalars["resample_key"])), engine)
-        else:
-            results = (
-                result
-                for job, ask, client in zip(jobs, asks, clients, strict=True)
-                for result in self._condense([job], [ask], [client], client.key.derive("resample"), engine)
-            )
+        jobs, objective = [job for job, _ in started], self._objective(asks[0], clients[0], key, engine)
+        results = condense(jobs, objective, options=method.options, task=method.task, engine=engine)
         for client, (job, sources), result in zip(clients, started, results, strict=True):
             yield self._outcome(client, job, sources, result, engine)
 
@@ -143,30 +127,22 @@ class CondensePhase(Phase):
         classes = method.condensed_classes(client.shard.counts)
         asked, kept = self.classes_asked(ask), client.state.get("classes")
         if asked is not None and asked.tolist() != classes:
-            raise Refused(
-                f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}",
-                code="FEDAF-CONDENSE-CLASSES",
-            )
+            problem = f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}"
+            raise Refused(problem, code="FEDAF-CONDENSE-CLASSES")
         if options.continue_images and kept is not None and kept.tolist() == classes:
             images, sources = client.state["images"], client.state["sources"]
         else:
             images, sources = initial_images(client.shard, classes, options, method.task, client.key.derive("init"))
         return Job(client.shard, classes, images, client.key, self.targets(ask)), sources
 
-    def _condense(
-        self, jobs: Sequence[Job], asks: Sequence[Payload], clients: Sequence[Client], key: Key, engine: Engine
-    ) -> Iterator[Condensed]:
-        """Condense jobs that share the first client's global model and one network per step."""
+    def _objective(self, ask: Payload, client: Client, key: Key, engine: Engine) -> Objective:
+        """Return the image loss under the networks that follow from the global model and ``key``."""
         method = self.method
         model = method.build_model(key)
-        model.load_state_dict(self.global_model(asks[0], clients[0]))
-        weights, fresh = model.to(engine.device).state_dict(), FreshWeights(model)
-        objective = Objective(
-            Backbone(model, method.task, engine.device, method.classifier),
-            self.networks(asks[0], weights, fresh, key),
-            self.terms,
-        )
-        return condense(jobs, objective, options=method.options, task=method.task, engine=engine)
+        model.load_state_dict(self.global_model(ask, client))
+        networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key)
+        backbone = Backbone(model, method.task, engine.device, method.classifier)
+        return Objective(backbone, networks, self.terms)
 
     def _outcome(self, client: Client, job: Job, sources: Tensor, result: Condensed, engine: Engine) -> Outcome:
         task = self.method.task
@@ -192,9 +168,8 @@ class CondensePhase(Phase):
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
         if self.ratio_of is not None:
             log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
-        return replace(server, memory=replace(memory, condensed=condensed)).with_log(
-            **log, copy_audit=pool_audits(measured)
-        )
+        server = replace(server, memory=replace(memory, condensed=condensed))
+        return server.with_log(**log, copy_audit=pool_audits(measured))
 
 
 class CondensingMethod(Method):
@@ -211,11 +186,8 @@ class CondensingMethod(Method):
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:
         if not any(self.condensed_classes(of_client) for of_client in counts.values()):
             most = max(max(of_client) for of_client in counts.values())
-            raise UserError(
-                f"no client can condense any class: ipc {self.options.ipc} needs at least {self.options.threshold} "
-                f"samples of a class, but no client has more than {most}; lower method.{self.options.binding}.",
-                code="FEDAF-CONDENSE-NO-CLASS",
-            )
+            problem = f"no client has more than {most} samples of a class, but {self.options.threshold} are needed"
+            raise UserError(f"{problem}; lower method.{self.options.binding}.", code="FEDAF-CONDENSE-NO-CLASS")
 
     def server_loss(self, model: nn.Module, server: ServerState, engine: Engine) -> Loss | None:
         """Return the loss of server training; ``None`` is cross-entropy."""
@@ -246,9 +218,8 @@ class CondensingMethod(Method):
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
         """Return S, the condensed images of all clients, and their labels."""
         records = [record for _, record in sorted(server.memory.condensed.items())]
-        images = torch.cat([record.images.flatten(0, 1) for record in records])
-        labels = torch.cat([record.classes.repeat_interleave(self.options.ipc) for record in records])
-        return images, labels
+        labels = [record.classes.repeat_interleave(self.options.ipc) for record in records]
+        return torch.cat([record.images.flatten(0, 1) for record in records]), torch.cat(labels)
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         return {
@@ -259,20 +230,15 @@ class CondensingMethod(Method):
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)
-        return Disclosure(
-            fewest_samples=min((counts[label] for label in classes), default=0),
-            images=dict.fromkeys(classes, options.ipc),
-            local_steps=options.local_steps,
-            initialisation=options.init,
-        )
+        fewest = min((counts[label] for label in classes), default=0)
+        return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.init)
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         options = self.options
         pairs = sum(len(self.condensed_classes(of_client)) for of_client in counts.values())
-        return Workload(
-            forward=pairs * options.local_steps * options.real_batch,
-            backward=pairs * options.ipc * (options.local_steps + options.server_epochs),
-        )
+        forward = pairs * options.local_steps * options.real_batch
+        backward = pairs * options.ipc * (options.local_steps + options.server_epochs)
+        return Workload(forward, backward)
 
 
 def resample_key(server: ServerState) -> int:

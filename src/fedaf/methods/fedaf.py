@@ -25,22 +25,10 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Blended, Networks
 from fedaf.condensation.terms import Term, features_distance, targets_distance
 from fedaf.data.pixels import normalise
+from fedaf.errors import Refused
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, ascending_classes, resample_key
 from fedaf.models.weights import FreshWeights
-from fedaf.protocol import (
-    Client,
-    Engine,
-    Field,
-    Key,
-    Outcome,
-    Payload,
-    Phase,
-    Refused,
-    Schema,
-    ServerState,
-    Tensors,
-    Workload,
-)
+from fedaf.protocol import Client, Engine, Field, Key, Outcome, Payload, Phase, Schema, ServerState, Tensors, Workload
 from fedaf.training.evaluate import predict
 from fedaf.training.fit import Loss, Weighted
 
@@ -105,23 +93,16 @@ class Knowledge(Phase):
         return next(iter(self.work([ask], [client], engine)))
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
-        model = self.method.build_model(Key(0))  # once for all: building takes longer than the forward pass
+        method = self.method
+        model = method.build_model(Key(0))  # once for all: building takes longer than the forward pass
         for ask, client in zip(asks, clients, strict=True):
             model.load_state_dict(ask.tensors)
-            yield self._outcome(model, ask, client, engine)
-
-    def _outcome(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Outcome:
-        method = self.method
-        logits = predict(model, client.shard.images, method.task, engine)
-        v, _ = mean_logits(logits, client.shard.labels.to(engine.device), method.task.num_classes)
-        classes = method.condensed_classes(client.shard.counts)
-        v = v[classes].cpu()
-        reply = {
-            "classes": torch.tensor(classes, dtype=torch.int64),
-            "mean_logits": v,
-            "soft_labels": soft_labels(v, method.options.temperature),
-        }
-        return Outcome(Payload(reply), scratch=ask.tensors)
+            logits = predict(model, client.shard.images, method.task, engine)
+            v, _ = mean_logits(logits, client.shard.labels.to(engine.device), method.task.num_classes)
+            classes = torch.tensor(method.condensed_classes(client.shard.counts), dtype=torch.int64)
+            v = v.cpu()[classes]
+            r = soft_labels(v, method.options.temperature)
+            yield Outcome(Payload({"classes": classes, "mean_logits": v, "soft_labels": r}), scratch=ask.tensors)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Average V_k and R_k by class."""

@@ -12,22 +12,10 @@ from functools import cached_property
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedaf.errors import Refused
 from fedaf.methods import averaging
 from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, weighted_average
-from fedaf.protocol import (
-    Client,
-    Engine,
-    Key,
-    Number,
-    Outcome,
-    Payload,
-    Phase,
-    Refused,
-    Schema,
-    ServerState,
-    Tensors,
-    like,
-)
+from fedaf.protocol import Client, Engine, Key, Number, Outcome, Payload, Phase, Schema, ServerState, Tensors, like
 from fedaf.training.evaluate import accuracy
 
 
@@ -50,29 +38,26 @@ class Fit(averaging.Fit):
         return Payload({name: t for name, t in server.model.items() if name not in self.method.personal})
 
     def load(self, model: nn.Module, ask: Payload, client: Client) -> None:
-        personalise(model, ask.tensors, client)
+        """Load the shared tensors and the client's BatchNorm layers, or those of a new model in its first round."""
+        model.load_state_dict({**model.state_dict(), **ask.tensors, **client.state})
 
     def keep(self, model: nn.Module, ask: Payload, client: Client) -> Tensors:
         return {name: t for name, t in model.state_dict().items() if name in self.method.personal}
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        return _averaged(server, {name: reply.tensors for name, reply in replies.items()})
+        """Average the tensors received, with equal weights."""
+        models = {name: reply.tensors for name, reply in replies.items()}
+        return replace(server, model={**server.model, **weighted_average(models, dict.fromkeys(models, 1.0))})
 
 
-class Evaluate(Phase):
-    """Evaluate the personal models, for the report only.
+class Evaluate(Fit):
+    """Evaluate the personal models instead of training them, for the report only.
 
     Down: the new average. Up: accuracy of the personal model on the client's own test data, the number of these
     samples, and the client's BatchNorm layers, which are averaged into the model that the server tests.
     """
 
     name = "evaluate"
-
-    def __init__(self, method: "FedBN") -> None:
-        self.method = method
-
-    def ask(self, server: ServerState, client_id: str) -> Payload:
-        return Fit(self.method).ask(server, client_id)
 
     def schema(self, ask: Payload) -> Schema:
         scalars = {"accuracy": Number(float, 0, 100), "samples": Number(int, 0, MOST_SAMPLES)}
@@ -83,16 +68,14 @@ class Evaluate(Phase):
         if test is None or not len(test):
             raise Refused("this client has no test data of its own", code="FEDAF-METHOD-NO-TEST-DATA")
         model = self.method.build_model(client.key)
-        personalise(model, ask.tensors, client)
+        self.load(model, ask, client)
         percent = accuracy(model, test.images, test.labels, self.method.task, engine)
         return Outcome(Payload(client.state, {"accuracy": percent, "samples": len(test)}))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        server = _averaged(server, {name: reply.tensors for name, reply in replies.items()})
-        accuracies, samples = (
-            {name: reply.scalars[scalar] for name, reply in replies.items()} for scalar in ("accuracy", "samples")
-        )
-        return server.with_log(personal_accuracy=accuracies, personal_samples=samples)
+        accuracies = {name: reply.scalars["accuracy"] for name, reply in replies.items()}
+        samples = {name: reply.scalars["samples"] for name, reply in replies.items()}
+        return self.combine(server, replies).with_log(personal_accuracy=accuracies, personal_samples=samples)
 
 
 class FedBN(AveragingMethod):
@@ -109,13 +92,3 @@ class FedBN(AveragingMethod):
     @property
     def evaluation(self) -> Phase:
         return Evaluate(self)
-
-
-def personalise(model: nn.Module, shared: Tensors, client: Client) -> None:
-    """Load the shared tensors and the client's BatchNorm layers, or those of a new model in its first round."""
-    model.load_state_dict({**model.state_dict(), **shared, **client.state})
-
-
-def _averaged(server: ServerState, models: Mapping[str, Tensors]) -> ServerState:
-    """Replace the server's tensors by the average of those received."""
-    return replace(server, model={**server.model, **weighted_average(models, dict.fromkeys(models, 1.0))})

@@ -17,14 +17,7 @@ from pydantic import Field as Option
 from torch import Tensor, nn
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import (
-    MOST_SAMPLES,
-    AveragingMethod,
-    AveragingOptions,
-    parameters_of,
-    samples_of,
-    weighted_average,
-)
+from fedaf.methods.averaging import AveragingMethod, AveragingOptions, parameters_of, samples_of, weighted_average
 from fedaf.protocol import Client, Engine, Key, Number, Outcome, Payload, Phase, Schema, ServerState, Tensors
 from fedaf.training.fit import Loss, Weighted, cross_entropy
 
@@ -62,7 +55,7 @@ class Count(Phase):
         return Payload()
 
     def schema(self, ask: Payload) -> Schema:
-        return Schema(scalars={"samples": Number(int, 0, MOST_SAMPLES)})
+        return Schema(scalars={"samples": Number(int, 0, averaging.MOST_SAMPLES)})
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         return Outcome(Payload(scalars={"samples": len(client.shard)}))

@@ -15,23 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, AveragingOptions
-from fedaf.models.backbone import find_classifier
+from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, AveragingOptions, linear_classifier
 from fedaf.models.weights import initialise
-from fedaf.protocol import (
-    Client,
-    Disclosure,
-    Engine,
-    Field,
-    Key,
-    Payload,
-    ServerState,
-    Tensors,
-    UserError,
-    prefixed,
-    select,
-    to_cpu,
-)
+from fedaf.protocol import Client, Disclosure, Engine, Field, Key, Outcome, Payload, Schema, ServerState, Tensors
+from fedaf.protocol.payload import prefixed, select, to_cpu
 from fedaf.protocol.records import formerly
 from fedaf.training.fit import Loss, Weighted
 
@@ -118,18 +105,23 @@ class Fit(averaging.Fit):
     def weights(self, ask: Payload) -> Tensors:
         return select(ask.tensors, _MODEL)
 
-    def extra_fields(self) -> Mapping[str, Field]:
-        return {_COUNTS: Field(torch.int64, (self.method.task.num_classes,), low=0, high=MOST_SAMPLES)}
+    def schema(self, ask: Payload) -> Schema:
+        schema, classes = super().schema(ask), self.method.task.num_classes
+        counts = Field(torch.int64, (classes,), low=0, high=MOST_SAMPLES)
+        return replace(schema, fields={**schema.fields, _COUNTS: counts})
 
-    def extra(self, client: Client) -> Tensors:
-        return {_COUNTS: torch.tensor(client.shard.counts, dtype=torch.int64)}
+    def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
+        outcome = super().work_one(ask, client, engine)
+        counts = torch.tensor(client.shard.counts, dtype=torch.int64)
+        reply = replace(outcome.reply, tensors={**outcome.reply.tensors, _COUNTS: counts})
+        return replace(outcome, reply=reply)
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss | None:
         known = ask.tensors[_LABELS].to(engine.device)
         if not len(known):
             return None
         method, options = self.method, self.method.options
-        head = model.get_submodule(method.head)
+        head = model.get_submodule(method.head[0])
         generator = method.generator(Key(0))
         generator.load_state_dict(select(ask.tensors, _GENERATOR))
         generator.to(engine.device).eval().requires_grad_(False)
@@ -156,7 +148,8 @@ class Fit(averaging.Fit):
         return loss
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        head = f"{self.method.head}."
+        """Average the models, and keep the clients' classifiers to train the generator."""
+        head = f"{self.method.head[0]}."
         teachers = [Teacher(select(r.tensors, head), r.tensors[_COUNTS]) for r in replies.values()]
         return replace(super().combine(server, replies), scratch=teachers)
 
@@ -175,7 +168,7 @@ class FedGen(AveragingMethod):
     def generator(self, key: Key) -> Generator:
         """Return a new generator, initialised from ``key``."""
         options, classes = self.options, self.task.num_classes
-        made = Generator(options.noise_dim, classes, options.hidden_dim, self._classifier_and_inputs[1])
+        made = Generator(options.noise_dim, classes, options.hidden_dim, self.head[1])
         initialise(made, key)
         return made
 
@@ -183,24 +176,10 @@ class FedGen(AveragingMethod):
         """Counts by class are sent, so the smallest class decides."""
         return Disclosure(fewest_samples=min((n for n in counts if n), default=0))
 
-    @property
-    def head(self) -> str:
-        """The name of the model's classifier."""
-        return self._classifier_and_inputs[0]
-
     @cached_property
-    def _classifier_and_inputs(self) -> tuple[str, int]:
-        """The name of the model's classifier and the number of its inputs."""
-        model = self.build_model(Key(0)).eval()
-        with torch.no_grad():
-            name = find_classifier(model, torch.zeros(1, *self.task.image_shape), self.classifier)
-        last = model.get_submodule(name)
-        if not isinstance(last, nn.Linear):
-            raise UserError(
-                f"fedgen needs a Linear classifier, but {name!r} is a {type(last).__name__}; "
-                "set model.classifier to a Linear layer.",
-                code="FEDAF-METHOD-CLASSIFIER",
-            )
+    def head(self) -> tuple[str, int]:
+        """The name of the model's classifier, and the number of its inputs."""
+        name, last = linear_classifier(self.build_model(Key(0)), self.task, self.classifier, "fedgen")
         return name, last.in_features
 
     def finish(self, server: ServerState, engine: Engine) -> ServerState:
@@ -212,7 +191,7 @@ class FedGen(AveragingMethod):
         known = (weights.sum(0) > 0).nonzero().squeeze(1)
         if not len(known):
             return server
-        head = self.build_model(server.key).get_submodule(self.head).to(device).eval()
+        head = self.build_model(server.key).get_submodule(self.head[0]).to(device).eval()
         generator = self.generator(server.key)
         generator.load_state_dict(memory.generator)
         generator.to(device).train()

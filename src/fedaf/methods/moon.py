@@ -13,10 +13,10 @@ from pydantic import Field as Option
 from torch import Tensor, nn
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import AveragingMethod, AveragingOptions
-from fedaf.models.backbone import Backbone, Tap, find_classifier
+from fedaf.methods.averaging import AveragingMethod, AveragingOptions, linear_classifier
+from fedaf.models.backbone import Backbone, Tap
 from fedaf.models.weights import initialise
-from fedaf.protocol import Client, Engine, Key, Payload, Tensors, UserError, Workload
+from fedaf.protocol import Client, Engine, Key, Payload, Tensors, Workload
 from fedaf.training.fit import Loss, Weighted
 
 _WIDEST_HIDDEN = 256  # of the projection head
@@ -25,11 +25,7 @@ _WIDEST_HIDDEN = 256  # of the projection head
 class MOONOptions(AveragingOptions):
     mu: float = Option(1.0, ge=0, description="weight of the contrastive loss")
     temperature: float = Option(0.5, gt=0, description="temperature tau of the contrastive loss")
-    projection_dim: int | None = Option(
-        None,
-        ge=1,
-        description="output size of a projection head before the classifier; unset: no head, as in the FedAF paper",
-    )
+    projection_dim: int | None = Option(None, ge=1, description="output size of a projection head; unset: no head")
 
 
 def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
@@ -81,23 +77,12 @@ class MOON(AveragingMethod):
         model = super().build_model(key)
         if self.options.projection_dim is None:
             return model
-        example = torch.zeros(1, *self.task.image_shape)
-        with torch.no_grad():
-            path = find_classifier(model.eval(), example, super().classifier)
+        path, last = linear_classifier(model, self.task, super().classifier, "method.projection_dim")
         parent, _, leaf = path.rpartition(".")
-        last, width = model.get_submodule(path), self.options.projection_dim
-        if not isinstance(last, nn.Linear):
-            raise UserError(
-                f"method.projection_dim needs a Linear classifier, but {path!r} is a {type(last).__name__}; unset it.",
-                code="FEDAF-METHOD-CLASSIFIER",
-            )
-        hidden = min(last.in_features, _WIDEST_HIDDEN)
-        head = nn.Sequential(
-            nn.Linear(last.in_features, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, width),
-            nn.Linear(width, last.out_features),
-        )
+        inputs, width = last.in_features, self.options.projection_dim
+        hidden = min(inputs, _WIDEST_HIDDEN)
+        projection = (nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, width))
+        head = nn.Sequential(*projection, nn.Linear(width, last.out_features))
         setattr(model.get_submodule(parent), leaf, initialise(head, key.derive("projection")))
         return model.train()
 

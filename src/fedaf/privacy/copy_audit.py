@@ -11,16 +11,11 @@ from fedaf.protocol import Key, Number, Shard
 _SMALLEST_ERROR = 1 / 12  # mean squared error of rounding; an exact copy has 58.9 dB
 _HIGHEST = 10 * math.log10(255**2 / _SMALLEST_ERROR)
 
-_SHARES = {"audit_from_source": Number(float, 0, 1), "held_out_from_source": Number(float, 0, 1)}
-_DECIBELS = {
-    f"{who}_psnr_{what}": Number(float, 0, _HIGHEST + 1) for who in ("audit", "held_out") for what in ("mean", "max")
-}
+_PSNR, _SHARE = Number(float, 0, _HIGHEST + 1), Number(float, 0, 1)
+_MEASURES = {"images": Number(int, 0, 1 << 32), "psnr_mean": _PSNR, "psnr_max": _PSNR, "from_source": _SHARE}
 #: The scalars that a client reports with its images: means and maxima only, nothing per image.
 AUDIT_SCALARS: Mapping[str, Number] = {
-    "audit_images": Number(int, 0, 1 << 32),
-    "held_out_images": Number(int, 0, 1 << 32),
-    **_DECIBELS,
-    **_SHARES,
+    f"{who}_{what}": number for who in ("audit", "held_out") for what, number in _MEASURES.items()
 }
 
 
@@ -54,10 +49,7 @@ def copy_audit(
         picks = torch.randperm(len(rows), generator=generator)[: shared.shape[1]]
         if len(rows) > 1:
             held_out.append(_nearest(real[picks.to(device)], real, rows, sources[i][: len(picks)], without=picks))
-    return {
-        **_summary("audit", audit),
-        **_summary("held_out", held_out),
-    }
+    return {**_summary("audit", audit), **_summary("held_out", held_out)}
 
 
 def pool_audits(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:

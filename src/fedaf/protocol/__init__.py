@@ -18,50 +18,13 @@ from fedaf.protocol.contract import (
 )
 from fedaf.protocol.keys import Key
 from fedaf.protocol.messages import Delivery, Failed, Replied, Request, Silent
-from fedaf.protocol.payload import Payload, Scalar, Tensors, pack, prefixed, read_scalars, select, to_cpu, unpack
+from fedaf.protocol.payload import Payload, Tensors, pack, prefixed, select, to_cpu
 from fedaf.protocol.policy import Policy
 from fedaf.protocol.schema import Field, Number, Schema, like
 from fedaf.protocol.transport import Listener, Transport
 
-__all__ = [
-    "Architecture",
-    "BelowQuorum",
-    "Client",
-    "DeadlineExceeded",
-    "Delivery",
-    "Disclosure",
-    "Engine",
-    "Exhibit",
-    "Failed",
-    "FedafError",
-    "Field",
-    "Key",
-    "Listener",
-    "Method",
-    "Number",
-    "Options",
-    "Outcome",
-    "Payload",
-    "Phase",
-    "Policy",
-    "Refused",
-    "Replied",
-    "Request",
-    "Scalar",
-    "Schema",
-    "ServerState",
-    "Shard",
-    "Silent",
-    "Task",
-    "Tensors",
-    "Transport",
-    "UserError",
-    "Workload",
-    "like",
-    "pack",
-    "prefixed",
-    "read_scalars",
-    "select",
-    "to_cpu",
-    "unpack",
-]
+__all__ = ["Client", "Engine", "Key", "Method", "Options", "Outcome", "Phase", "ServerState", "Shard", "Task"]
+__all__ += ["Architecture", "Disclosure", "Exhibit", "Policy", "Workload"]
+__all__ += ["Field", "Number", "Payload", "Schema", "Tensors", "like", "pack", "prefixed", "select", "to_cpu"]
+__all__ += ["Delivery", "Failed", "Listener", "Replied", "Request", "Silent", "Transport"]
+__all__ += ["BelowQuorum", "DeadlineExceeded", "FedafError", "Refused", "UserError"]

@@ -377,10 +377,8 @@ class Method(ABC):
         for phase in known:
             if phase.name == name:
                 return phase
-        raise Refused(
-            f"there is no phase {name[:80]!r}; expected one of {', '.join(p.name for p in known)}",
-            code="FEDAF-REQUEST-PHASE",
-        )
+        names = ", ".join(phase.name for phase in known)
+        raise Refused(f"there is no phase {name[:80]!r}; expected one of {names}", code="FEDAF-REQUEST-PHASE")
 
     def build_model(self, key: Key) -> nn.Module:
         """Return the model to train, initialised from ``key``. Override this method to add a head."""

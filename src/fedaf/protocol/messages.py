@@ -11,8 +11,14 @@ from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, pack, read_scalars, unpack
 
 _HEADER = "request"
-_HEADER_FIELDS = {"run": str, "round": int, "phase": str, "accepted": int, "key": int, "seconds": float}
-_HEADER_RANGES = {"round": (1, 2**63), "accepted": (0, 2**63), "key": (0, 2**63), "seconds": (0, math.inf)}
+_HEADER_FIELDS: dict[str, type[Any]] = {
+    "run": str,
+    "round": int,
+    "phase": str,
+    "accepted": int,
+    "key": int,
+    "seconds": float,
+}
 _LONGEST_NAME = 100  # of a run or a phase; a client writes the run to its disk
 
 
@@ -41,14 +47,8 @@ class Request:
 
     def encode(self) -> bytes:
         """Return the request as bytes: the ask with a header."""
-        header = {
-            "run": self.run,
-            "round": self.round,
-            "phase": self.phase,
-            "accepted": self.accepted,
-            "key": self.key.value,
-            "seconds": float(self.seconds or 0),
-        }
+        header = {name: getattr(self, name) for name in _HEADER_FIELDS}
+        header |= {"key": self.key.value, "seconds": float(self.seconds or 0)}
         return pack(self.ask.tensors, {**self.ask.metadata, _HEADER: json.dumps(header)})
 
     @classmethod
@@ -59,30 +59,23 @@ class Request:
             Refused: The bytes are not a valid request, or there are more than ``max_bytes``.
         """
         tensors, metadata = unpack(data, max_bytes=max_bytes)
-        header: Mapping[str, Any] = read_scalars(metadata.get(_HEADER) or "{}")
-        for name, kind in _HEADER_FIELDS.items():
-            if type(header.get(name)) is not kind:
-                raise Refused(
-                    f"the header of a request has no {name} of type {kind.__name__}", code="FEDAF-REQUEST-HEADER"
-                )
-        for name, (low, end) in _HEADER_RANGES.items():
-            if not low <= header[name] < end:
-                raise Refused(f"{name} is out of range in the header of a request", code="FEDAF-REQUEST-HEADER")
-        for name in ("run", "phase"):
-            if len(header[name]) > _LONGEST_NAME or not header[name].isprintable():
-                raise Refused(
-                    f"{name} must be printable text of at most {_LONGEST_NAME} characters in the header of a request",
-                    code="FEDAF-REQUEST-HEADER",
-                )
-        return cls(
-            run=header["run"],
-            round=header["round"],
-            phase=header["phase"],
-            accepted=header["accepted"],
-            key=Key(header["key"]),
-            ask=Payload.from_parts(tensors, metadata),
-            seconds=header["seconds"] or None,
-        )
+        given = read_scalars(metadata.get(_HEADER) or "{}")
+        header: dict[str, Any] = {name: given.get(name) for name in _HEADER_FIELDS}
+        for name, value in header.items():
+            if not _is_valid(name, value):
+                raise Refused(f"{name} is missing or invalid in the header of a request", code="FEDAF-REQUEST-HEADER")
+        header |= {"key": Key(header["key"]), "seconds": header["seconds"] or None}
+        return cls(**header, ask=Payload.from_parts(tensors, metadata))
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    """Return whether the header of a request may have this value."""
+    if type(value) is not _HEADER_FIELDS[name]:
+        return False
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_NAME and value.isprintable()
+    low, end = (1 if name == "round" else 0), (math.inf if name == "seconds" else 2**63)
+    return bool(low <= value < end)
 
 
 @dataclass(frozen=True)

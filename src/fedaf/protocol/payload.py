@@ -86,23 +86,15 @@ def unpack(data: bytes, *, max_bytes: int | None = None) -> tuple[dict[str, Tens
         Refused: The bytes cannot be read, or there are more than ``max_bytes``.
     """
     if max_bytes is not None and len(data) > max_bytes:
-        raise Refused(
-            f"a message of {len(data)} bytes is over the limit of {max_bytes} bytes", code="FEDAF-MESSAGE-SIZE"
-        )
+        raise Refused(f"a message has {len(data)} bytes, the limit is {max_bytes} bytes", code="FEDAF-MESSAGE-SIZE")
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > HEADER_LIMIT:
-        raise Refused(
-            f"a message of {len(data)} bytes cannot be read (its header has {length} bytes, the limit is "
-            f"{HEADER_LIMIT})",
-            code="FEDAF-MESSAGE-UNREADABLE",
-        )
+        raise _unreadable(f"its header has {length} bytes, the limit is {HEADER_LIMIT}")
     try:
         tensors = safetensors.torch.load(data)
         metadata = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length]).get("__metadata__") or {}
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError, RecursionError) as error:
-        raise Refused(
-            f"a message of {len(data)} bytes cannot be read ({str(error)[:120]})", code="FEDAF-MESSAGE-UNREADABLE"
-        ) from error
+        raise _unreadable(error) from error
     return tensors, metadata
 
 
@@ -115,12 +107,14 @@ def read_scalars(text: str) -> dict[str, Scalar]:
     try:
         scalars = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(
-            f"the scalars of a message cannot be read ({str(error)[:120]})", code="FEDAF-MESSAGE-UNREADABLE"
-        ) from error
+        raise _unreadable(error) from error
     if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
-        raise Refused("the scalars of a message must be numbers, booleans or strings", code="FEDAF-MESSAGE-UNREADABLE")
+        raise _unreadable("its scalars are not numbers, booleans and strings by name")
     return scalars
+
+
+def _unreadable(problem: object) -> Refused:
+    return Refused(f"a message cannot be read ({str(problem)[:120]})", code="FEDAF-MESSAGE-UNREADABLE")
 
 
 def select(tensors: Tensors, prefix: str) -> dict[str, Tensor]:

@@ -57,39 +57,32 @@ class Policy(Options):
             raise self.refused_method(method)
         if disclosure is None:  # a custom method that does not say, but is trusted by name
             return
-        if 0 < disclosure.fewest_samples < self.min_samples:
-            raise Refused(
-                f"a part of the reply describes {disclosure.fewest_samples} samples, the policy wants min_samples "
-                f"{self.min_samples}",
-                code="FEDAF-POLICY-SAMPLES",
+        fewest, images, steps = disclosure.fewest_samples, disclosure.images, disclosure.local_steps
+        asked, start, allowed = sum(images.values()), disclosure.initialisation, ", ".join(self.initialisations)
+        crowded = [label for label, number in images.items() if number > self.max_images_per_sample * counts[label]]
+        if 0 < fewest < self.min_samples:
+            code = "FEDAF-POLICY-SAMPLES"
+            problem = f"a part of the reply describes {fewest} samples, the policy wants min_samples {self.min_samples}"
+        elif crowded:
+            code, limit = "FEDAF-POLICY-IMAGES", f"max_images_per_sample {self.max_images_per_sample:g}"
+            request = f"{images[crowded[0]]} images of the {counts[crowded[0]]} samples of class {crowded[0]}"
+            problem = f"{request} are asked for, the policy allows {limit}"
+        elif images and steps < self.min_local_steps:
+            code = "FEDAF-POLICY-STEPS"
+            problem = (
+                f"{steps} steps of condensation are asked for, the policy wants min_local_steps {self.min_local_steps}"
             )
-        images = disclosure.images
-        for label, number in images.items():
-            if number > self.max_images_per_sample * counts[label]:
-                raise Refused(
-                    f"{number} images of the {counts[label]} samples of class {label} are asked for, the policy allows "
-                    f"max_images_per_sample {self.max_images_per_sample:g}",
-                    code="FEDAF-POLICY-IMAGES",
-                )
-        if images and disclosure.local_steps < self.min_local_steps:
-            raise Refused(
-                f"{disclosure.local_steps} condensation steps are asked for, the policy wants min_local_steps "
-                f"{self.min_local_steps}",
-                code="FEDAF-POLICY-STEPS",
+        elif images and start not in self.initialisations:
+            code = "FEDAF-POLICY-INITIALISATION"
+            problem = f"images would start from {start!r}, the policy allows initialisations {allowed or 'none'}"
+        elif self.max_images is not None and sent + asked > self.max_images:
+            code = "FEDAF-POLICY-TOTAL"
+            problem = (
+                f"{asked} images are asked for after {sent} before, the policy allows max_images {self.max_images}"
             )
-        if images and disclosure.initialisation not in self.initialisations:
-            raise Refused(
-                f"images would start from {disclosure.initialisation!r}, the policy allows initialisations "
-                f"{', '.join(self.initialisations) or 'none'}",
-                code="FEDAF-POLICY-INITIALISATION",
-            )
-        asked = sum(images.values())
-        if self.max_images is not None and sent + asked > self.max_images:
-            raise Refused(
-                f"{asked} images are asked for and {sent} were sent before, the policy allows max_images "
-                f"{self.max_images} in total",
-                code="FEDAF-POLICY-TOTAL",
-            )
+        else:
+            return
+        raise Refused(problem, code=code)
 
     def refused_method(self, method: str) -> Refused:
         """Return the refusal of a method that is not in ``methods``."""
@@ -105,7 +98,6 @@ class Policy(Options):
         likeness = reply.scalars.get(LIKENESS)
         if isinstance(likeness, float) and likeness > self.max_likeness:
             raise Refused(
-                f"an image came out within {likeness:.1f} dB of a private one, the policy allows max_likeness "
-                f"{self.max_likeness:g}",
+                f"an image has a PSNR of {likeness:.1f} dB to a private one, over max_likeness {self.max_likeness:g}",
                 code="FEDAF-POLICY-LIKENESS",
             )

@@ -23,7 +23,7 @@ Example:
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
@@ -43,21 +43,18 @@ def formerly(tensor_name: str) -> dict[str, str]:
 
 def to_tensors(record: Any) -> dict[str, Tensor]:
     """Return a record's content as named tensors; ``None`` has none."""
-    if record is None:
-        return {}
-    hints = get_type_hints(type(record))
     found: dict[str, Tensor] = {}
-    for each in fields(record):
-        value, kind = getattr(record, each.name), hints[each.name]
-        if not _is_mapping(kind):
-            found[each.name] = _to_tensor(value, kind)
-        elif _is_record(item := get_args(kind)[1]):
+    for field, kind in get_type_hints(type(record)).items():
+        value, item = getattr(record, field), _item(kind)
+        if item is None:
+            found[field] = _to_tensor(value, kind)
+        elif is_dataclass(item):
             for name, nested in value.items():
                 if "/" in name:
-                    raise ValueError(f"the name {name!r} in {each.name} contains '/', which separates names of tensors")
-                found |= prefixed(f"{each.name}:{name}/", to_tensors(nested))
+                    raise ValueError(f"the name {name!r} in {field} contains '/', which separates names of tensors")
+                found |= prefixed(f"{field}:{name}/", to_tensors(nested))
         else:
-            found |= {f"{each.name}/{name}": _to_tensor(leaf, item) for name, leaf in value.items()}
+            found |= {f"{field}/{name}": _to_tensor(leaf, item) for name, leaf in value.items()}
     return found
 
 
@@ -74,41 +71,27 @@ def from_tensors(kind: type[R], tensors: Tensors) -> R:
     """
     hints = get_type_hints(kind)
     found: dict[str, Any] = {}
-    for each in fields(kind):  # type: ignore[arg-type]
-        of_field = hints[each.name]
-        if _is_mapping(of_field):
-            found[each.name] = _mapping(each.name, get_args(of_field)[1], tensors)
-        elif (name := _stored_name(each, tensors)) is not None:
-            found[each.name] = _from_tensor(tensors[name], of_field)
+    for field in fields(kind):  # type: ignore[arg-type]
+        name, item = field.name, _item(hints[field.name])
+        if item is None:
+            stored = name if name in tensors else field.metadata.get("formerly", name)
+            if stored in tensors:
+                found[name] = _from_tensor(tensors[stored], hints[name])
+            elif field.default is MISSING and field.default_factory is MISSING:
+                raise KeyError(name)
+        elif is_dataclass(item) and isinstance(item, type):
+            nested = select(tensors, f"{name}:")
+            owners = {path.partition("/")[0] for path in nested}
+            found[name] = {owner: from_tensors(item, select(nested, f"{owner}/")) for owner in owners}
+        else:
+            found[name] = {key: _from_tensor(leaf, item) for key, leaf in select(tensors, f"{name}/").items()}
     return kind(**found)
 
 
-def _mapping(field: str, item: Any, tensors: Tensors) -> dict[str, Any]:
-    if not _is_record(item):
-        return {name: _from_tensor(leaf, item) for name, leaf in select(tensors, f"{field}/").items()}
-    nested = select(tensors, f"{field}:")
-    return {
-        name: from_tensors(item, select(nested, f"{name}/")) for name in {name.partition("/")[0] for name in nested}
-    }
-
-
-def _stored_name(field: "Field[Any]", tensors: Tensors) -> str | None:
-    """Return the tensor that holds a field, or ``None`` if the field is missing and has a default."""
-    for name in (field.name, field.metadata.get("formerly")):
-        if name in tensors:
-            return name
-    if field.default is MISSING and field.default_factory is MISSING:
-        raise KeyError(field.name)
-    return None
-
-
-def _is_record(kind: Any) -> bool:
-    return is_dataclass(kind)
-
-
-def _is_mapping(kind: Any) -> bool:
+def _item(kind: Any) -> Any:
+    """Return the type of a mapping's values, or ``None`` if ``kind`` is not a mapping."""
     origin = get_origin(kind)
-    return isinstance(origin, type) and issubclass(origin, Mapping)
+    return get_args(kind)[1] if isinstance(origin, type) and issubclass(origin, Mapping) else None
 
 
 def _to_tensor(value: Any, kind: Any) -> Tensor:

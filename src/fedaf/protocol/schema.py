@@ -84,42 +84,13 @@ class Schema:
         """
         _same_names("tensor", payload.tensors, self.fields)
         _same_names("scalar", payload.scalars, self.scalars)
-        lengths: dict[str, int] = {}
+        lengths = dict(self.lengths)
         for name, expected in self.fields.items():
-            self._validate_tensor(name, payload.tensors[name], expected, lengths)
+            _validate_tensor(name, payload.tensors[name], expected, lengths)
         for name, number in self.scalars.items():
             _validate_scalar(name, payload.scalars[name], number)
         for check in self.checks:
             check(payload.tensors)
-
-    def _validate_tensor(self, name: str, value: Tensor, expected: Field, lengths: dict[str, int]) -> None:
-        if value.dtype != expected.dtype:
-            raise Refused(f"{name} is {value.dtype}, expected {expected.dtype}", code="FEDAF-REPLY-TYPE")
-        if value.ndim != len(expected.shape):
-            raise Refused(
-                f"{name} has {value.ndim} dimensions, expected {len(expected.shape)}", code="FEDAF-REPLY-SHAPE"
-            )
-        for axis, (length, wanted) in enumerate(zip(value.shape, expected.shape, strict=True)):
-            if isinstance(wanted, str):
-                low, high = self.lengths[wanted]
-                if not low <= length <= high:
-                    raise Refused(
-                        f"{name} has length {length} on axis {axis}, expected {low} to {high}",
-                        code="FEDAF-REPLY-SHAPE",
-                    )
-                wanted = lengths.setdefault(wanted, length)
-            if length != wanted:
-                raise Refused(f"{name} has length {length} on axis {axis}, expected {wanted}", code="FEDAF-REPLY-SHAPE")
-        if value.numel() == 0:
-            return
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise Refused(f"{name} has values that are not finite", code="FEDAF-REPLY-NOT-FINITE")
-        if expected.low is not None and bool((value < expected.low).any()):
-            raise Refused(f"{name} has values below {expected.low:g}", code="FEDAF-REPLY-RANGE")
-        if expected.high is not None and bool((value > expected.high).any()):
-            raise Refused(f"{name} has values above {expected.high:g}", code="FEDAF-REPLY-RANGE")
-        if expected.equals is not None and not torch.equal(value, expected.equals.cpu()):
-            raise Refused(f"{name} differs from the value asked for", code="FEDAF-REPLY-VALUE")
 
 
 def like(tensors: Tensors) -> dict[str, Field]:
@@ -139,20 +110,41 @@ def like(tensors: Tensors) -> dict[str, Field]:
 
 
 def _same_names(kind: str, given: Mapping[str, object], expected: Mapping[str, object]) -> None:
-    for name in expected:
-        if name not in given:
-            raise Refused(f"the {kind} {name} is missing", code="FEDAF-REPLY-NAMES")
-    for name in given:
-        if name not in expected:
-            raise Refused(f"the {kind} {name[:80]!r} was not asked for", code="FEDAF-REPLY-NAMES")
+    if missing := [name for name in expected if name not in given]:
+        raise Refused(f"the {kind} {missing[0]} is missing", code="FEDAF-REPLY-NAMES")
+    if extra := [name for name in given if name not in expected]:
+        raise Refused(f"the {kind} {extra[0][:80]!r} was not asked for", code="FEDAF-REPLY-NAMES")
+
+
+def _validate_tensor(name: str, value: Tensor, expected: Field, lengths: dict[str, tuple[int, int]]) -> None:
+    """Check one tensor. The first one with a named length fixes this length in ``lengths`` for all others."""
+    if value.dtype != expected.dtype:
+        raise Refused(f"{name} is {value.dtype}, expected {expected.dtype}", code="FEDAF-REPLY-TYPE")
+    if value.ndim != (axes := len(expected.shape)):
+        raise Refused(f"{name} has {value.ndim} dimensions, expected {axes}", code="FEDAF-REPLY-SHAPE")
+    for axis, (length, wanted) in enumerate(zip(value.shape, expected.shape, strict=True)):
+        low, high = lengths[wanted] if isinstance(wanted, str) else (wanted, wanted)
+        if not low <= length <= high:
+            allowed = f"{low} to {high}" if low < high else low
+            raise Refused(f"{name} has length {length} on axis {axis}, expected {allowed}", code="FEDAF-REPLY-SHAPE")
+        if isinstance(wanted, str):
+            lengths[wanted] = length, length
+    if value.numel() == 0:
+        return
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise Refused(f"{name} has values that are not finite", code="FEDAF-REPLY-NOT-FINITE")
+    if expected.low is not None and bool((value < expected.low).any()):
+        raise Refused(f"{name} has values below {expected.low:g}", code="FEDAF-REPLY-RANGE")
+    if expected.high is not None and bool((value > expected.high).any()):
+        raise Refused(f"{name} has values above {expected.high:g}", code="FEDAF-REPLY-RANGE")
+    if expected.equals is not None and not torch.equal(value, expected.equals.cpu()):
+        raise Refused(f"{name} differs from the value asked for", code="FEDAF-REPLY-VALUE")
 
 
 def _validate_scalar(name: str, value: Scalar, number: Number) -> None:
-    fits = isinstance(value, (int, float) if number.kind is float else number.kind) and not isinstance(value, bool)
-    if not fits:
-        raise Refused(
-            f"{name} has type {type(value).__name__}, expected {number.kind.__name__}", code="FEDAF-REPLY-TYPE"
-        )
+    kind, given = number.kind.__name__, type(value).__name__
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind == "float" else number.kind):
+        raise Refused(f"{name} has type {given}, expected {kind}", code="FEDAF-REPLY-TYPE")
     if not abs(value) <= _LARGEST_SCALAR:  # type: ignore[arg-type]
         raise Refused(f"{name} is not finite or too large", code="FEDAF-REPLY-NOT-FINITE")
     if not number.low <= value <= number.high:  # type: ignore[operator]
