@@ -21,6 +21,7 @@ class FedafError(Exception):
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code or self.default_code
+        self.add_note(f"[{self.code}] docs/errors.md says what to do")  # shown in tracebacks
 
     @property
     def labelled(self) -> str:

@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 import tomllib
+import traceback
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import fedaf
 from fedaf.cli import main as cli
 from fedaf.config import build, describe
 from support.commandline import SMALL, TINY, assert_one_sentence, command
+from support.errors import raises
 
 COMMON = [
     *("--dataset", "--data-dir", "--preset", "--alpha", "--clients", "--rounds", "--ipc", "--local-steps"),
@@ -316,3 +318,33 @@ def test_a_comparison_cut_short_is_finished_and_what_was_done_stays(call, tmp_pa
     assert call("compare", "--resume", "c", "-q")[0] == 0
     assert done.read_bytes() == before
     assert result_of(cut)["curve"] == curve
+
+
+def test_a_comparison_is_not_resumed_as_a_run(call, tmp_path):
+    (tmp_path / "both").mkdir()
+    (tmp_path / "both" / "comparison.json").write_text("{}")
+    code, _, err = call("run", "--resume", "both")
+    assert code == 2
+    assert "fedaf compare --resume both" in err
+    assert "[FEDAF-RUN-NOT-FOUND]" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"), [("datasets", "dataset"), ("round", "rounds"), ("gama", "gamma"), ("ot", "out")]
+)
+def test_a_mistyped_argument_of_run_is_named_with_the_nearest_one(given, nearest):
+    with raises("FEDAF-CONFIG-KEY") as caught:
+        fedaf.run(**{given: 1})
+    assert f"did you mean {nearest!r}" in str(caught.value)
+
+
+def test_a_traceback_shows_the_code():
+    with raises("FEDAF-CONFIG-KEY") as caught:
+        fedaf.run(datasets="digits")
+    assert any("[FEDAF-CONFIG-KEY]" in line for line in traceback.format_exception(caught.value))
+
+
+def test_a_list_is_asked_for_with_an_example(call):
+    code, _, err = call("run", "--set", "training.augment=flip")
+    assert code == 2
+    assert "for example ['flip']" in err

@@ -18,7 +18,7 @@ from fedaf.methods.registry import METHODS
 if TYPE_CHECKING:
     from fedaf.runs.experiment import Experiment
 
-_COMPARISON = "comparison.json"
+COMPARISON = "comparison.json"
 _METHODS = f"Methods to compare, separated by commas, or all: {METHODS.choices}. (default: fedaf,fedavg)"
 
 MethodNames = Annotated[str | None, typer.Option("--methods", "--method", help=_METHODS, rich_help_panel="Method")]
@@ -54,7 +54,7 @@ def compare(
         options.refuse_beside_resume(config, **flags, methods=methods, preset=preset, out=out, set=settings)
         _finish(resume, {}, target, terminal)
         return
-    names = tuple(METHODS) if methods == "all" else options.split(methods or "fedaf,fedavg")
+    names = tuple(METHODS) if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
     if not names:
         message = "--methods needs at least one method, for example --methods fedaf,fedavg."
         raise UserError(message, code="FEDAF-CLI-METHODS")
@@ -71,7 +71,7 @@ def compare(
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: experiment.config.to_toml() for name, experiment in experiments.items()}
-    write_atomically(folder / _COMPARISON, json.dumps({"target": target, "runs": runs}, indent=2))
+    write_atomically(folder / COMPARISON, json.dumps({"target": target, "runs": runs}, indent=2))
     terminal.say(f"Writing to {folder}.")
     _finish(folder, experiments, target, terminal)
 
@@ -97,11 +97,11 @@ def _finish(folder: Path, prepared: "Mapping[str, Experiment]", target: float | 
     from fedaf.runs.experiment import continue_run, execute, reopen
 
     try:
-        saved = json.loads((folder / _COMPARISON).read_text())
+        saved = json.loads((folder / COMPARISON).read_text())
         target = target or saved.get("target")
         runs = {name: tomllib.loads(text) for name, text in saved["runs"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{folder} is not a comparison of fedaf: it has no readable {_COMPARISON}."
+        message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}."
         raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON") from error
     for number, (name, settings) in enumerate(runs.items()):
         run = folder / name

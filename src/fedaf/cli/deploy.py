@@ -49,7 +49,7 @@ def _stopping(message: str) -> Iterator[None]:
 
 @app.callback()
 def _require_flower() -> None:
-    if importlib.util.find_spec("flwr") is None:
+    if importlib.util.find_spec("flwr") is None and "--help" not in sys.argv:
         message = "fedaf deploy needs Flower, which is not installed; run pip install '.[flower]' in the checkout."
         raise UserError(message, code="FEDAF-DEPLOY-NO-FLOWER")
 

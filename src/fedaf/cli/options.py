@@ -51,6 +51,9 @@ def described(command: Command) -> Command:
         else:
             option = typer.Option("--" + name.strip("_").replace("_", "-"))
         option.help = " ".join(descriptions.get(name, option.help or "").split())
+        if parameter.default not in (None, False, parameter.empty):
+            option.help += f" (default: {parameter.default})"
+        option.show_default = False  # the help says it, in the same way for every option
         parameters.append(parameter.replace(annotation=Annotated[kind, option]))
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__doc__ = text

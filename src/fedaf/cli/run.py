@@ -2,8 +2,10 @@
 
 from fedaf import config as configuration
 from fedaf.cli import options
+from fedaf.cli.compare import COMPARISON
 from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
 from fedaf.cli.terminal import Terminal
+from fedaf.errors import UserError
 
 
 @with_flags()
@@ -28,6 +30,9 @@ def run(
     if resume is not None:
         moved = {name: flags[name] for name in ("dataset", "data_dir")}
         options.refuse_beside_resume(config, **{**flags, **dict.fromkeys(moved)}, preset=preset, out=out, set=settings)
+        if (resume / COMPARISON).is_file():
+            message = f"{resume} holds a comparison; continue it with fedaf compare --resume {resume}."
+            raise UserError(message, code="FEDAF-RUN-NOT-FOUND")
         from fedaf.runs.experiment import continue_run, reopen
 
         continue_run(reopen(resume, moved=configuration.from_flags(**moved)), resume, terminal.observer())

@@ -54,7 +54,8 @@ class OneOf:
 
     @property
     def choices(self) -> str:
-        return ", ".join([*self.others, self.registry.choices])
+        """The names for help texts; ``none`` is described where it is of use."""
+        return ", ".join([*(name for name in self.others if name != "none"), self.registry.choices])
 
     def check(self, name: str) -> str:
         """Return the current name for ``name``; raise ``ValueError`` if it is unknown."""
@@ -82,7 +83,8 @@ def meaning(field: FieldInfo) -> str:
     """The description of a field, with the values it accepts if they are a fixed list."""
     description = field.description or ""
     if (names := one_of(field)) is not None:
-        return f"{description}; one of {names.choices}"
+        several = "a list of" if get_origin(field.annotation) is list else "one of"
+        return f"{description}; {several} {names.choices}"
     if get_origin(field.annotation) is Literal:
         return f"{description}; one of {', '.join(map(str, get_args(field.annotation)))}"
     return description

@@ -111,9 +111,7 @@ class FederationTable(Options):
 class TrainingTable(Options):
     """The ``[training]`` table: what all methods train with."""
 
-    augment: list[Annotated[str, OneOf(AUGMENTATIONS)]] = Field(
-        [], description="list of augmentations of training images"
-    )
+    augment: list[Annotated[str, OneOf(AUGMENTATIONS)]] = Field([], description="augmentations of training images")
 
 
 class MethodTable(Options):

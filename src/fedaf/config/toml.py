@@ -78,7 +78,9 @@ def _user_error(error: ValidationError, model: type[BaseModel], table: str, owne
         cause = first["ctx"]["error"].args[0]
         code = cause.code if isinstance(cause, UserError) else code
         return UserError(f"{path or 'the configuration'}: {str(cause).removesuffix('.')}.", code=code)
-    return UserError(f"{path} is {first['input']!r}, but it {first['msg'].removeprefix('Input ')}.", code=code)
+    example = f", for example [{first['input']!r}]" if first["type"] == "list_type" else ""
+    what = first["msg"].removeprefix("Input ")
+    return UserError(f"{path} is {first['input']!r}, but it {what}{example}.", code=code)
 
 
 def _keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

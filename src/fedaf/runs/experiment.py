@@ -1,5 +1,6 @@
 """Experiments in one process: from a configuration to a finished run. This is the Python API of fedaf."""
 
+import inspect
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,10 @@ from torch import nn
 
 from fedaf import config as configuration
 from fedaf.client.serving import Admission
+from fedaf.common.naming import nearest
 from fedaf.config import FLAGS, Config
 from fedaf.config.policies import read_policy
+from fedaf.config.tables import MethodTable
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
@@ -105,7 +108,9 @@ def run(
     flags["model"] = model if network is None else custom.name_of(network)
     layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
     named = configuration.from_flags(**flags)
-    config = configuration.build(configuration.merge(named, {"method": options}, *layers), preset=preset)
+    given = configuration.merge(named, {"method": options}, *layers)
+    _refuse_unknown(options, given["method"].get("name"))
+    config = configuration.build(given, preset=preset)
     configuration.refuse_unused(flags, config)
     experiment = prepare(config, model=network)
     if out is not None:
@@ -113,6 +118,16 @@ def run(
     with tempfile.TemporaryDirectory(prefix="fedaf-") as scratch:
         result = execute(experiment, Path(scratch) / "run", observer or Observer())
     return RunResult(result.figures, result.model, None)
+
+
+def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
+    """Refuse keyword arguments of ``run`` that are neither flags nor options of the method."""
+    of_method = METHODS.find(method or MethodTable().name).Options.model_fields
+    accepted = [*list(inspect.signature(run).parameters)[:-1], *of_method]
+    for name in options:
+        if name not in of_method:
+            what = f"fedaf.run has no argument {name!r}{nearest(name, accepted)}"
+            raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")
 
 
 def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
