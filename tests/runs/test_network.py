@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,10 @@ def test_a_run_goes_on_where_it_was_stopped_and_says_when_it_is_finished(connect
     assert (out / "result.json").is_file()
 
     (out / "LATEST").write_text("round-1")
+    written = out / "config.toml"  # version 0.1.0 wrote lists on one line
+    written.write_text(
+        re.sub(r"\[\n\s+(.*?),\n\]", lambda found: f"[{found[1]}]", written.read_text(), flags=re.DOTALL)
+    )
     play(text(), str(out), connect)
     assert f"{out} after round 1" in caplog.text
     again = read_metrics(out)

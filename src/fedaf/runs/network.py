@@ -97,7 +97,7 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
         site = server_site(config)
         if not saved.is_file():
             directory.write(CONFIG, site.config.to_toml())
-        elif saved.read_text() != site.config.to_toml():
+        elif configuration.build(configuration.read_toml(saved)).to_toml() != site.config.to_toml():
             what = f"{path} holds a run with other settings; use the settings of its {CONFIG}, or another 'out'."
             raise UserError(what, code="FEDAF-RUN-OTHER-SETTINGS")
         transport = connect(min_clients=config.federation.min_clients, wait=config.federation.wait)
