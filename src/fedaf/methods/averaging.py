@@ -35,6 +35,8 @@ MOST_SAMPLES = 1 << 40
 
 
 class AveragingOptions(Options):
+    """Options of all averaging methods."""
+
     local_epochs: int = Option(10, ge=1, description="epochs of local training per round")
     batch_size: int = Option(64, ge=2, description="batch size of local training")
     lr: float = Option(0.01, gt=0, description="learning rate of local training")

@@ -36,6 +36,8 @@ _LARGEST_LOGIT = 1e4  # limits how far one client can move the average that all 
 
 
 class FedAFOptions(CondensationOptions):
+    """Options of FedAF."""
+
     gamma: float = Option(0.9, ge=0, le=1, description="re-sampling: steps use gamma w + (1 - gamma) w~, w~ is random")
     temperature: float = Option(2.0, gt=0, description="temperature tau of the soft labels")
     cdc: bool = Option(True, description="collaborative data condensation; false is the paper's 'w/o CDC'")

@@ -79,6 +79,8 @@ class Evaluate(Fit):
 
 
 class FedBN(AveragingMethod):
+    """FedAvg whose BatchNorm layers stay with their clients."""
+
     Fit = Fit
     title = "FedBN"
 

@@ -17,6 +17,8 @@ from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
 
 
 class FedDMOptions(CondensationOptions):
+    """Options of FedDM."""
+
     image_clip: float | None = Option(
         2.0, gt=0, description="clip each client's image gradient to this norm; unset: off"
     )
@@ -46,6 +48,8 @@ class Condense(CondensePhase):
 
 
 class FedDM(CondensingMethod):
+    """FedDM: condense under networks near the global model, and train on all condensed images."""
+
     Options = FedDMOptions
     title = "FedDM"
 

@@ -38,6 +38,8 @@ class FedDynMemory:
 
 
 class FedDynOptions(AveragingOptions):
+    """Options of FedDyn."""
+
     alpha: float = Option(0.01, gt=0, description="weight of the dynamic regulariser")
 
 
@@ -108,6 +110,8 @@ class Fit(averaging.Fit):
 
 
 class FedDyn(AveragingMethod):
+    """FedAvg with a dynamic regulariser, and a drift that server and clients keep."""
+
     Options = FedDynOptions
     Memory = FedDynMemory
     Fit = Fit

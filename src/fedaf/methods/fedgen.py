@@ -26,6 +26,8 @@ _MODEL, _GENERATOR, _LABELS, _COUNTS = "model/", "generator/", "labels", "label_
 
 
 class FedGenOptions(AveragingOptions):
+    """Options of FedGen."""
+
     noise_dim: int = Option(64, ge=1, description="size of the generator's noise input")
     hidden_dim: int = Option(512, ge=1, description="hidden width of the generator")
     generator_steps: int = Option(50, ge=0, description="Adam steps of the generator per round")
@@ -155,6 +157,8 @@ class Fit(averaging.Fit):
 
 
 class FedGen(AveragingMethod):
+    """FedAvg with a generator of features that the server trains and clients learn from."""
+
     Options = FedGenOptions
     Memory = FedGenMemory
     Fit = Fit

@@ -14,6 +14,8 @@ from fedaf.training.fit import Loss, Weighted, cross_entropy
 
 
 class FedProxOptions(AveragingOptions):
+    """Options of FedProx."""
+
     mu: float = Option(0.001, ge=0, description="weight of the proximal term mu / 2 ||w - w_g||^2")
 
 
@@ -34,6 +36,8 @@ class Fit(averaging.Fit):
 
 
 class FedProx(AveragingMethod):
+    """FedAvg with the proximal term mu / 2 ||w - w_g||^2."""
+
     Options = FedProxOptions
     Fit = Fit
     title = "FedProx"

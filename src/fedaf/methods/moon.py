@@ -23,6 +23,8 @@ _WIDEST_HIDDEN = 256  # of the projection head
 
 
 class MOONOptions(AveragingOptions):
+    """Options of MOON."""
+
     mu: float = Option(1.0, ge=0, description="weight of the contrastive loss")
     temperature: float = Option(0.5, gt=0, description="temperature tau of the contrastive loss")
     projection_dim: int | None = Option(None, ge=1, description="output size of a projection head; unset: no head")
@@ -69,6 +71,8 @@ class Fit(averaging.Fit):
 
 
 class MOON(AveragingMethod):
+    """FedAvg with a contrastive term on features."""
+
     Options = MOONOptions
     Fit = Fit
     title = "MOON"
