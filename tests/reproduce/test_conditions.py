@@ -5,11 +5,14 @@ import shutil
 
 import pytest
 
+import fedaf
+from fedaf.federation.observer import Observer
 from fedaf.methods.fedavg import FedAvg
 from fedaf.reproduce.archive import Archive, Conditions, publish
 from fedaf.reproduce.report import render
 from fedaf.reproduce.running import Reproduction
 from support.digit_cells import FEDAVG, FEDAVG_1, TABLE, places, reproduced
+from support.errors import raises
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +88,23 @@ def test_the_same_run_published_again_replaces_itself(results, finished, tmp_pat
     counts = json.loads((work / "counts.json").read_text())
     (work / "partition.json").write_text(json.dumps({"counts": counts}))
     assert publish(work, results, FEDAVG) == results / FEDAVG.directory
+
+
+def test_a_run_that_another_version_began_is_not_continued(tmp_path, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    class StopAfterOne(Observer):
+        def round_ended(self, metrics) -> None:
+            raise Stop
+
+    tally, _ = reproduced([FEDAVG], tmp_path, observer=StopAfterOne())
+    assert list(tally.failed) == [FEDAVG]
+    monkeypatch.setattr(FedAvg, "version", 2)
+    with raises("FEDAF-RUN-OTHER-VERSION"):
+        fedaf.resume(tmp_path / "work" / FEDAVG.directory)
+    tally, said = reproduced([FEDAVG], tmp_path)
+    assert tally.finished == [FEDAVG]
+    assert (tmp_path / "work" / f"{FEDAVG.directory}-other-1" / "LATEST").is_file()
+    assert "from round" not in said[-2]
+    assert [run.conditions.method_version for run in Archive(tmp_path / "results").all_of(FEDAVG)] == [2]

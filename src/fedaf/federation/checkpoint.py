@@ -31,12 +31,14 @@ class Checkpoint:
         server: The server's state after a round.
         accepted: For each client, the last round in which its replies were accepted.
         clients: State of the clients that run in this process, by client.
+        method_version: Version of the method that began the run.
     """
 
     run: str
     server: ServerState
     accepted: Mapping[str, int]
     clients: Mapping[str, Tensors]
+    method_version: int = 1
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
@@ -49,8 +51,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
     write_atomically(temporary / "model.safetensors", pack(server.model))
     write_atomically(temporary / "server.safetensors", pack(to_tensors(server.memory)))
     write_atomically(temporary / "clients.safetensors", pack(_flatten(checkpoint.clients)))
-    accepted = dict(checkpoint.accepted)
-    facts = {"run": checkpoint.run, "round": server.round, "key": server.key.value, "accepted": accepted}
+    facts = {"run": checkpoint.run, "round": server.round, "key": server.key.value}
+    facts |= {"accepted": dict(checkpoint.accepted), "method_version": checkpoint.method_version}
     write_atomically(temporary / "state.json", json.dumps(facts))
     shutil.rmtree(folder / name, ignore_errors=True)  # exists if a run was killed before it wrote LATEST
     temporary.rename(folder / name)
@@ -82,7 +84,7 @@ def load(folder: Path, memory: type[Any] | None) -> Checkpoint:
         )
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}
-        return Checkpoint(str(facts["run"]), server, accepted, clients)
+        return Checkpoint(str(facts["run"]), server, accepted, clients, int(facts.get("method_version", 1)))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         what = f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error})."
         raise UserError(what, code="FEDAF-RUN-NO-CHECKPOINT") from error

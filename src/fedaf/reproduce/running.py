@@ -19,7 +19,7 @@ from fedaf.common.files import write_atomically
 from fedaf.config import Config
 from fedaf.data import catalog
 from fedaf.engine import resolve_device
-from fedaf.errors import FedafError, InUse
+from fedaf.errors import FedafError, InUse, UserError
 from fedaf.federation.observer import Observer, Observers
 from fedaf.federation.run_directory import CONFIG, RESULT, read_metrics
 from fedaf.reporting.tables import duration
@@ -214,7 +214,13 @@ class CellWork:
             begun = len(read_metrics(folder))
             say(f"from round {begun + 1}" if begun else "")
             observers = Observers(observer or Observer(), BudgetObserver(self.budget))
-            experiment.continue_run(self._prepare(cell, folder, prepare), folder, observers)
+            try:
+                experiment.continue_run(self._prepare(cell, folder, prepare), folder, observers)
+            except UserError as error:
+                if error.code != "FEDAF-RUN-OTHER-VERSION":
+                    raise
+                _set_aside(folder, "by another version of its method")
+                return self(cell, say, observer=observer, prepare=prepare)
         return read_run(publish(folder, places.results, cell))
 
     def _prepare(self, cell: Cell, folder: Path, prepare: Prepare) -> Experiment:
@@ -233,10 +239,13 @@ def _set_aside_if_other(folder: Path, cell: Cell, places: Places) -> None:
         return
     found = read_config(folder)
     same = identity(found) == identity_of(cell)
-    if same and (found.run.engine, found.run.precision) == (places.engine, places.precision):
-        return
+    if not same or (found.run.engine, found.run.precision) != (places.engine, places.precision):
+        _set_aside(folder, "with other settings")
+
+
+def _set_aside(folder: Path, how: str) -> None:
     number = 1
     while (aside := folder.with_name(f"{folder.name}-other-{number}")).exists():
         number += 1
     folder.rename(aside)
-    log.warning("%s was begun with other settings; it is now %s", folder, aside)
+    log.warning("%s was begun %s; it is now %s", folder, how, aside)
