@@ -47,26 +47,28 @@ class OneOf:
     Args:
         registry: The registry that knows the names.
         others: Names that are valid besides, such as ``auto``.
+        unlisted: More valid names, which help texts do not list.
     """
 
     registry: Registry[Any]
     others: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
 
     @property
     def choices(self) -> str:
-        """The names for help texts; ``none`` is described where it is of use."""
-        return ", ".join([*(name for name in self.others if name != "none"), self.registry.choices])
+        """The names for help texts."""
+        return ", ".join([*self.others, self.registry.choices])
 
     def check(self, name: str) -> str:
         """Return the current name for ``name``; raise ``ValueError`` if it is unknown."""
         try:
-            return self.registry.resolve(name, self.others)
+            return self.registry.resolve(name, (*self.others, *self.unlisted))
         except UserError as error:
             raise ValueError(error) from error  # pydantic adds the path of the setting
 
     def is_custom(self, name: str) -> bool:
         """Whether ``name`` stands for code that does not ship with fedaf."""
-        return name not in (*self.others, *self.registry.names, *(self.registry.aliases or {}))
+        return name not in (*self.others, *self.unlisted, *self.registry.names, *(self.registry.aliases or {}))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return AfterValidator(self.check).__get_pydantic_core_schema__(source, handler)

@@ -33,7 +33,7 @@ class RunTable(Options):
 class DataTable(Options):
     """The ``[data]`` table: which data set, where it is and how it is read."""
 
-    name: Annotated[str, Flag("Data", "dataset"), OneOf(DATASETS, ("none",))] = Field(
+    name: Annotated[str, Flag("Data", "dataset"), OneOf(DATASETS, unlisted=("none",))] = Field(
         "digits", description="data set (none: for a server that has no data)"
     )
     dir: Annotated[str, Flag("Data", "data_dir")] = Field("data", description="folder that holds the data sets")
