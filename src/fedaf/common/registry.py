@@ -97,17 +97,48 @@ class Registry(Generic[T]):
         """
         name = self.resolve(name)
         path = self.plugins[name].value if name in self.plugins else self.builtin.get(name, name)
-        module, _, attribute = path.partition(":")
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.append(here)  # as `python -m` does; an installed command does not
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            found = _load(path)
         except Exception as error:  # a custom module may raise anything
             log.debug("loading %s failed", path, exc_info=error)
             message = f"{self.kind} {path!r} cannot be loaded ({reason(error)}); it must be {self.form}."
             raise UserError(message, code="FEDAF-CUSTOM-LOAD") from error
         return self.check(name, found)
+
+
+def instance_of(path: str, code: str) -> Callable[[str, Any], Any]:
+    """Make a check that an entry is an instance of the class at ``path``.
+
+    The class is imported when the check runs, because listing names must not import PyTorch.
+    """
+
+    def check(name: str, found: Any) -> Any:
+        if not isinstance(found, _load(path)):
+            raise UserError(f"{name!r} is a {type(found).__name__}; expected an instance of {path}.", code=code)
+        return found
+
+    return check
+
+
+def subclass_of(path: str, code: str) -> Callable[[str, Any], Any]:
+    """Make a check that an entry is a class derived from the one at ``path``, with all its abstract methods."""
+
+    def check(name: str, found: Any) -> Any:
+        if not (isinstance(found, type) and issubclass(found, _load(path))):
+            raise UserError(f"{name!r} is {found!r}; expected a subclass of {path}.", code=code)
+        if missing := getattr(found, "__abstractmethods__", None):
+            raise UserError(f"{name!r} does not implement {', '.join(sorted(missing))}.", code=code)
+        return found
+
+    return check
+
+
+def _load(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def reason(error: Exception) -> str:

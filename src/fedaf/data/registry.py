@@ -1,11 +1,8 @@
 """The data sets, partitions and augmentations by name."""
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedaf.common.registry import Registry
-from fedaf.errors import UserError
+from fedaf.common.registry import Registry, instance_of
 
 if TYPE_CHECKING:
     from fedaf.data.augmentation import Augmentation
@@ -17,23 +14,12 @@ _PARTITIONS = ("dirichlet", "domain", "iid", "shards", "file")
 _AUGMENTATIONS = ("flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation", "cutout")
 
 
-def _instance_of(module: str, class_name: str, code: str) -> Callable[[str, Any], Any]:
-    """Make a check of the type. It imports the type when called, because listing names must not import PyTorch."""
-
-    def check(name: str, found: Any) -> Any:
-        if not isinstance(found, getattr(import_module(module), class_name)):
-            raise UserError(f"{name!r} is a {type(found).__name__}; expected a {module}.{class_name}.", code=code)
-        return found
-
-    return check
-
-
 DATASETS: "Registry[DatasetSpec]" = Registry(
     "data set",
     "fedaf.datasets",
     {name: f"fedaf.data.sets.{name}:SPEC" for name in _DATASETS},
     "npz:FILE, folder:DIR or module:SPEC",
-    _instance_of("fedaf.data.spec", "DatasetSpec", "FEDAF-DATA-SPEC"),
+    instance_of("fedaf.data.spec:DatasetSpec", "FEDAF-DATA-SPEC"),
 )
 
 PARTITIONS: "Registry[PartitionKind]" = Registry(
@@ -41,7 +27,7 @@ PARTITIONS: "Registry[PartitionKind]" = Registry(
     "fedaf.partitions",
     {name: f"fedaf.data.partitions.{name}:{name.upper()}" for name in _PARTITIONS},
     "module:PARTITION",
-    _instance_of("fedaf.data.partition", "PartitionKind", "FEDAF-PARTITION-TYPE"),
+    instance_of("fedaf.data.partition:PartitionKind", "FEDAF-PARTITION-TYPE"),
 )
 
 AUGMENTATIONS: "Registry[Augmentation]" = Registry(
@@ -49,5 +35,5 @@ AUGMENTATIONS: "Registry[Augmentation]" = Registry(
     "fedaf.augmentations",
     {name: f"fedaf.data.augmentation:{name.upper()}" for name in _AUGMENTATIONS},
     "module:AUGMENTATION",
-    _instance_of("fedaf.data.augmentation", "Augmentation", "FEDAF-AUGMENTATION-TYPE"),
+    instance_of("fedaf.data.augmentation:Augmentation", "FEDAF-AUGMENTATION-TYPE"),
 )

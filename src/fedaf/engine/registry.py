@@ -1,20 +1,11 @@
 """The engines by name."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedaf.common.registry import Registry
-from fedaf.errors import UserError
+from fedaf.common.registry import Registry, subclass_of
 
 if TYPE_CHECKING:
     from fedaf.engine.eager import EagerEngine
-
-
-def _check(name: str, found: Any) -> "type[EagerEngine]":
-    from fedaf.engine.eager import EagerEngine
-
-    if not (isinstance(found, type) and issubclass(found, EagerEngine)):
-        raise UserError(f"engine {name!r} is {found!r}; expected a subclass of EagerEngine.", code="FEDAF-ENGINE-TYPE")
-    return found
 
 
 ENGINES: "Registry[type[EagerEngine]]" = Registry(
@@ -25,6 +16,6 @@ ENGINES: "Registry[type[EagerEngine]]" = Registry(
         "cuda-graphs": "fedaf.engine.cuda_graphs:CudaGraphEngine",
     },
     "module:Class",
-    _check,
+    subclass_of("fedaf.engine.eager:EagerEngine", "FEDAF-ENGINE-TYPE"),
     aliases={"compiled": "cuda-graphs"},
 )

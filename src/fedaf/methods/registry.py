@@ -1,24 +1,11 @@
 """Methods by name. A new built-in method is one file and one line here."""
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedaf.common.registry import Registry
-from fedaf.errors import UserError
+from fedaf.common.registry import Registry, subclass_of
 
 if TYPE_CHECKING:
     from fedaf.protocol import Method
-
-
-def _check(name: str, found: Any) -> "type[Method]":
-    from fedaf.protocol import Method
-
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise UserError(f"method {name!r} is not a class derived from fedaf.protocol.Method.", code="FEDAF-METHOD-TYPE")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise UserError(f"method {name!r} does not implement {missing}.", code="FEDAF-METHOD-TYPE")
-    return found
 
 
 METHODS: "Registry[type[Method]]" = Registry(
@@ -35,5 +22,5 @@ METHODS: "Registry[type[Method]]" = Registry(
         "fedgen": "fedaf.methods.fedgen:FedGen",
     },
     "module:Class",
-    _check,
+    subclass_of("fedaf.protocol:Method", "FEDAF-METHOD-TYPE"),
 )
