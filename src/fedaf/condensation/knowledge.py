@@ -11,8 +11,13 @@ def mean_logits(logits: Tensor, labels: Tensor, num_classes: int) -> tuple[Tenso
     """Return the mean logit of each class and the number of samples per class.
 
     It is v_kc on real data (Eq. 5) and u_kc on condensed data (Eq. 6). Rows of classes without samples are zero.
+
+    Args:
+        logits: Logits [N, num_classes].
+        labels: Class ids [N], or class probabilities [N, num_classes] after CutMix; mixed samples are left out.
+        num_classes: The number of classes.
     """
-    members = F.one_hot(labels, num_classes).float()
+    members = (labels == 1 if labels.is_floating_point() else F.one_hot(labels, num_classes)).float()
     counts = members.sum(0)
     with torch.autocast(logits.device.type, enabled=False):  # a mean in bf16 would be too coarse
         return members.T @ logits.float() / counts.clamp(min=1).unsqueeze(1), counts

@@ -11,6 +11,11 @@ def distribution_matching(real: Tensor, synthetic: Tensor) -> Tensor:
     return (_mean(real) - _mean(synthetic)).square().sum(-1)
 
 
+def spread_matching(real: Tensor, synthetic: Tensor) -> Tensor:
+    """Return the squared distance of the features' standard deviations, from [..., n, D] and [..., m, D]."""
+    return (_spread(real) - _spread(synthetic)).square().sum(-1)
+
+
 def sliced_wasserstein(x: Tensor, y: Tensor, directions: Tensor | None = None) -> Tensor:
     """Return the sliced Wasserstein distance of order 2, F of Eq. 10.
 
@@ -37,6 +42,12 @@ def sliced_wasserstein(x: Tensor, y: Tensor, directions: Tensor | None = None) -
     gap = along_x[..., breaks[:-1] // m, :] - along_y[..., breaks[:-1] // n, :]
     squared = (gap.square() * widths.unsqueeze(-1)).sum(-2)
     return torch.sqrt(squared.mean(-1) + _EPSILON)
+
+
+def _spread(points: Tensor) -> Tensor:
+    """Return the standard deviation, without Bessel's correction, in at least float32."""
+    points = points.to(torch.promote_types(points.dtype, torch.float32))
+    return (points.var(-2, correction=0) + _EPSILON).sqrt()
 
 
 def _mean(points: Tensor) -> Tensor:

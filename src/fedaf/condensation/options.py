@@ -1,5 +1,6 @@
 """Options of all condensing methods. The defaults are the paper's values."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -24,9 +25,15 @@ class CondensationOptions(Options):
     image_clip: float | None = Field(
         None, gt=0, description="clip each client's image gradient to this norm; unset: off"
     )
-    init: Literal["mean", "noise", "real"] = Field("mean", description="initialisation of condensed images")
+    match_spread: float = Field(0.0, ge=0, description="weight of matching the standard deviations of features; 0: off")
+    init: Literal["mean", "clusters", "noise", "real"] = Field(
+        "mean",
+        description="initialisation of condensed images: means of random images, or of clusters of similar images",
+    )
     init_mean_of: int = Field(
-        10, ge=FEWEST_IN_A_MEAN, description="random images per initial mean; for small classes, half of the class"
+        10,
+        ge=FEWEST_IN_A_MEAN,
+        description="images per initial mean or cluster; for a mean of a small class, half of the class",
     )
     allow_real_init: bool = Field(False, description="allow init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(
@@ -38,10 +45,24 @@ class CondensationOptions(Options):
     bn_mode: Literal["eval", "batch"] = Field(
         "eval", description="BatchNorm while condensing: running (eval) or batch statistics"
     )
+    replay: int = Field(
+        1, ge=1, description="the server trains on the last so many uploads of each client's classes; 1: the latest"
+    )
     server_epochs: int = Field(500, ge=1, description="epochs of server training on the condensed data")
+    server_steps: int | None = Field(
+        None, ge=1, description="steps of server training, rounded up to whole epochs; unset: server_epochs"
+    )
     server_batch: int = Field(256, ge=2, description="batch size of server training")
     server_lr: float = Field(0.001, gt=0, description="learning rate of server training")
     server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of server training")
+    server_ema: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="decay of the average of the weights over the server's steps; the average is the new global model, "
+        "with BatchNorm statistics estimated for it; unset: the last weights",
+    )
+    server_cutmix: float = Field(0.0, ge=0, le=1, description="share of the server's images that CutMix changes")
     max_staleness: int = Field(5, ge=0, description="rounds in which an absent client's last images are still used")
 
     @model_validator(mode="after")
@@ -53,6 +74,12 @@ class CondensationOptions(Options):
             )
         return self
 
+    def epochs(self, images: int) -> int:
+        """Return the epochs of server training on so many images."""
+        if self.server_steps is None:
+            return self.server_epochs
+        return math.ceil(self.server_steps / max(1, images // self.server_batch))
+
     @property
     def threshold(self) -> int:
         """The fewest samples of a class that a client condenses."""
@@ -60,7 +87,7 @@ class CondensationOptions(Options):
 
     @property
     def binding(self) -> str:
-        """The name of the option that sets the threshold: means need ``init_mean_of`` samples."""
+        """The name of the option that sets the threshold: means and clusters need ``init_mean_of`` samples."""
         wanted = "ipc" if self.min_samples is None else "min_samples"
-        by_mean = self.init == "mean" and self.init_mean_of > getattr(self, wanted)
+        by_mean = self.init in ("mean", "clusters") and self.init_mean_of > getattr(self, wanted)
         return "init_mean_of" if by_mean else wanted

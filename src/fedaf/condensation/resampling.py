@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Key, Tensors
 
@@ -35,6 +36,21 @@ class Blended:
     def weights(self) -> dict[str, Tensor]:
         blend = torch.lerp(self._fresh.vector(), self._vector, self._gamma)
         return {**self._weights, **self._fresh.named(blend)}
+
+
+class Fresh:
+    """A fresh network at every step, with running statistics estimated for it on ``images``."""
+
+    def __init__(self, weights: Tensors, fresh: FreshWeights, key: Key, backbone: Backbone, images: Tensor) -> None:
+        self._weights, self._fresh, self._key = weights, fresh, key
+        self._backbone, self._images = backbone, images.to(fresh.vector())
+
+    def draw(self, step: int) -> None:
+        self._fresh.draw(self._key.derive(step))
+
+    def weights(self) -> dict[str, Tensor]:
+        network = {**self._weights, **self._fresh.named(self._fresh.vector())}
+        return {**network, **self._backbone.statistics(network, self._images)}
 
 
 class Perturbed:

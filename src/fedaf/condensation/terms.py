@@ -9,7 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
+from fedaf.condensation.matching import (
+    distribution_matching,
+    sliced_wasserstein,
+    spread_matching,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Term:
 def features_distance(pairs: Pairs) -> Tensor:
     """L_DM (Eq. 4): match the mean features of real and condensed images."""
     return distribution_matching(pairs.real_features, pairs.features)
+
+
+def spreads_distance(pairs: Pairs) -> Tensor:
+    """Match the standard deviations of the features of real and condensed images."""
+    return spread_matching(pairs.real_features, pairs.features)
 
 
 def features_and_logits_distance(pairs: Pairs) -> Tensor:

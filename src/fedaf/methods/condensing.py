@@ -17,10 +17,11 @@ from fedaf.condensation.initialisation import initial_images
 from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
-from fedaf.condensation.terms import Term, features_distance
-from fedaf.data.pixels import to_uint8
+from fedaf.condensation.terms import Term, features_distance, spreads_distance
+from fedaf.data.pixels import normalise, to_uint8
 from fedaf.errors import Refused, UserError
 from fedaf.models.backbone import Backbone
+from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
 from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
@@ -30,15 +31,39 @@ from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 
 _GRADIENT_RATIO = "gradient_ratio"
+_STATISTICS_BATCHES = 100
 
 
 @dataclass(frozen=True)
 class CondensedRecord:
-    """The last accepted images of one client: classes int64 [m], images uint8 [m, ipc, C, H, W], and their round."""
+    """The images of one client in use: one row for each upload of a class, the oldest first.
+
+    Args:
+        classes: The class of each row, int64 [n].
+        images: uint8 [n, ipc, C, H, W].
+        rounds: The round of each row, int64 [n].
+        seen: The last round in which the client replied.
+    """
 
     classes: Tensor
     images: Tensor
-    round: int
+    rounds: Tensor
+    seen: int
+
+    def adding(self, classes: Tensor, images: Tensor, *, round: int, window: int) -> "CondensedRecord":
+        """Return the record after another reply, with the last ``window`` uploads of each class."""
+        classes, images = torch.cat([self.classes, classes]), torch.cat([self.images, images])
+        rounds = torch.cat([self.rounds, torch.full((len(classes) - len(self.rounds),), round)])
+        same = classes.unsqueeze(0) == classes.unsqueeze(1)
+        kept = same.triu(1).sum(1) < window  # how many later uploads of its class each row has
+        return CondensedRecord(classes[kept], images[kept], rounds[kept], round)
+
+    @property
+    def latest(self) -> "CondensedRecord":
+        """The latest upload of each class, in ascending order of classes."""
+        rows = {int(label): row for row, label in enumerate(self.classes)}
+        newest = torch.tensor([rows[label] for label in sorted(rows)], dtype=torch.int64)
+        return CondensedRecord(self.classes[newest], self.images[newest], self.rounds[newest], self.seen)
 
 
 @dataclass(frozen=True)
@@ -71,13 +96,23 @@ class CondensePhase(Phase):
         """Return the weights that the server sent in this round."""
 
     @abstractmethod
-    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
+    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key, backbone: Backbone) -> Networks:
         """Return the networks of all steps."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The terms of the image loss."""
-        return (Term("dm", features_distance),)
+        """The terms of the image loss; the first one is the reference of the others' gradients."""
+        return (Term("dm", features_distance), *self.extra_terms)
+
+    @property
+    def extra_terms(self) -> tuple[Term, ...]:
+        """The terms that any condensing method can add."""
+        options = self.method.options
+        terms = (
+            Term("spread", spreads_distance, options.match_spread),
+            Term("clusters", options.match_clusters),
+        )
+        return tuple(term for term in terms if term.weight)
 
     def classes_asked(self, ask: Payload) -> Tensor | None:
         """Return the classes the server asks for, or ``None`` if the client decides."""
@@ -140,8 +175,8 @@ class CondensePhase(Phase):
         method = self.method
         model = method.build_model(key)
         model.load_state_dict(self.global_model(ask, client))
-        networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key)
         backbone = Backbone(model, method.task, engine.device, method.classifier)
+        networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key, backbone)
         return Objective(backbone, networks, self.terms)
 
     def _outcome(self, client: Client, job: Job, sources: Tensor, result: Condensed, engine: Engine) -> Outcome:
@@ -157,12 +192,14 @@ class CondensePhase(Phase):
         return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        """Replace the images of the clients that replied, and drop images older than ``max_staleness`` rounds."""
-        oldest = server.round - self.method.options.max_staleness
-        memory: CondensedMemory = server.memory
-        condensed = {name: record for name, record in memory.condensed.items() if record.round >= oldest}
+        """Add the images of the clients that replied, and drop those of clients absent for ``max_staleness`` rounds."""
+        options, memory = self.method.options, server.memory
+        oldest = server.round - options.max_staleness
+        condensed = {name: record for name, record in memory.condensed.items() if record.seen >= oldest}
         for name, reply in replies.items():
-            condensed[name] = CondensedRecord(reply.tensors["classes"], reply.tensors["images"], server.round)
+            classes, images = reply.tensors["classes"], reply.tensors["images"]
+            before = condensed.get(name, CondensedRecord(classes[:0], images[:0], classes[:0], server.round))
+            condensed[name] = before.adding(classes, images, round=server.round, window=options.replay)
         measured: list[Mapping[str, Any]] = [r.scalars for r in replies.values() if len(r.tensors["classes"])]
         means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self._measurements}
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
@@ -178,6 +215,18 @@ class CondensingMethod(Method):
     Options = CondensationOptions
     Memory = CondensedMemory
     family = "condensing"
+    version = 2
+
+    def initial(self, key: Key) -> ServerState:
+        """Return the state before round 1, with running statistics that fit the fresh model.
+
+        A new BatchNorm layer has mean 0 and variance 1, so in eval mode it does not normalise. Features and image
+        gradients would then be far too small in round 1.
+        """
+        state = super().initial(key)
+        model = self.build_model(key.derive("model"))
+        estimate_statistics(model, [reference_images(self.task, key.derive("statistics"))])
+        return replace(state, model=dict(model.state_dict()))
 
     def condensed_classes(self, counts: Sequence[int]) -> list[int]:
         """Return the classes that a client with these samples per class condenses, and for which it sends knowledge."""
@@ -204,16 +253,28 @@ class CondensingMethod(Method):
             images,
             labels,
             task=self.task,
-            epochs=options.server_epochs,
+            epochs=options.epochs(len(labels)),
             batch_size=options.server_batch,
             lr=options.server_lr,
             momentum=options.server_momentum,
             key=server.key.derive("server", server.round),
             engine=engine,
             loss=self.server_loss(model.to(engine.device), server, engine),
+            ema=options.server_ema,
+            cutmix=options.server_cutmix,
         )
+        if options.server_ema is not None:
+            self._estimate_statistics(model, images, server.key.derive("statistics", server.round), engine)
         server = replace(server, model={name: t.cpu() for name, t in model.state_dict().items()})
         return server.with_log(losses={**server.log.get("losses", {}), **losses})
+
+    def _estimate_statistics(self, model: nn.Module, images: Tensor, key: Key, engine: Engine) -> None:
+        """Estimate the running statistics of averaged weights on the condensed images."""
+        order = torch.randperm(len(images), generator=key.torch()).split(self.options.server_batch)
+        full = [rows for rows in order if len(rows) == len(order[0])][:_STATISTICS_BATCHES]
+        with engine.autocast():
+            batches = (normalise(images[rows].to(engine.device), self.task.mean, self.task.std) for rows in full)
+            estimate_statistics(model, batches)
 
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
         """Return S, the condensed images of all clients, and their labels."""
@@ -223,7 +284,7 @@ class CondensingMethod(Method):
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         return {
-            client: Exhibit(record.classes.tolist(), record.images)
+            client: Exhibit(record.latest.classes.tolist(), record.latest.images)
             for client, record in server.memory.condensed.items()
             if len(record.classes)
         }
@@ -237,7 +298,8 @@ class CondensingMethod(Method):
         options = self.options
         pairs = sum(len(self.condensed_classes(of_client)) for of_client in counts.values())
         forward = pairs * options.local_steps * options.real_batch
-        backward = pairs * options.ipc * (options.local_steps + options.server_epochs)
+        images = pairs * options.ipc
+        backward = images * (options.local_steps + options.epochs(images))
         return Workload(forward, backward)
 
 

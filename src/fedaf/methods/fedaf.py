@@ -22,11 +22,12 @@ from torch import Tensor, nn
 
 from fedaf.condensation.knowledge import average_over_owners, knowledge_matching, mean_logits, soft_labels
 from fedaf.condensation.options import CondensationOptions
-from fedaf.condensation.resampling import Blended, Networks
+from fedaf.condensation.resampling import Blended, Networks, Perturbed
 from fedaf.condensation.terms import Term, features_distance, targets_distance
 from fedaf.data.pixels import normalise
 from fedaf.errors import Refused
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, ascending_classes, resample_key
+from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Client, Engine, Field, Key, Outcome, Payload, Phase, Schema, ServerState, Tensors, Workload
 from fedaf.training.evaluate import predict
@@ -39,6 +40,9 @@ class FedAFOptions(CondensationOptions):
     """Options of FedAF."""
 
     gamma: float = Option(0.9, ge=0, le=1, description="re-sampling: steps use gamma w + (1 - gamma) w~, w~ is random")
+    rho: float | None = Option(
+        None, ge=0, description="steps use w moved by this distance in a random direction; unset: re-sampling by gamma"
+    )
     temperature: float = Option(2.0, gt=0, description="temperature tau of the soft labels")
     cdc: bool = Option(True, description="collaborative data condensation; false is the paper's 'w/o CDC'")
     lambda_loc: float = Option(1e-4, ge=0, description="weight of the CDC loss, a sliced Wasserstein distance")
@@ -135,8 +139,11 @@ class Condense(CondensePhase):
     def global_model(self, ask: Payload, client: Client) -> Tensors:
         return client.scratch
 
-    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
-        return Blended(weights, fresh, key, self.method.options.gamma)
+    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key, backbone: Backbone) -> Networks:
+        options = self.method.options
+        if options.rho is None:
+            return Blended(weights, fresh, key, options.gamma)
+        return Perturbed(weights, fresh, key, options.rho)
 
     def targets(self, ask: Payload) -> Tensor:
         return ask.tensors["v"]
@@ -145,7 +152,7 @@ class Condense(CondensePhase):
     def terms(self) -> tuple[Term, ...]:
         options = self.method.options
         lambda_loc = options.lambda_loc if options.cdc else None
-        return (Term("dm", features_distance), Term("cdc", targets_distance, lambda_loc))
+        return (Term("dm", features_distance), Term("cdc", targets_distance, lambda_loc), *self.extra_terms)
 
 
 class FedAF(CondensingMethod):

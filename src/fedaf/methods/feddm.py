@@ -9,9 +9,11 @@ round 1 it is a fresh random network. Image gradients are clipped.
 from pydantic import Field as Option
 
 from fedaf.condensation.options import CondensationOptions
-from fedaf.condensation.resampling import Blended, Networks, Perturbed
+from fedaf.condensation.resampling import Fresh, Networks, Perturbed
 from fedaf.condensation.terms import Term, features_and_logits_distance
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, resample_key
+from fedaf.models.backbone import Backbone
+from fedaf.models.statistics import reference_images
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
 
@@ -35,15 +37,15 @@ class Condense(CondensePhase):
     def global_model(self, ask: Payload, client: Client) -> Tensors:
         return ask.tensors
 
-    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key) -> Networks:
+    def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key, backbone: Backbone) -> Networks:
         if ask.scalars["round"] == 1:  # the first model is random too, but the same at every step
-            return Blended(weights, fresh, key, gamma=0)
+            return Fresh(weights, fresh, key, backbone, reference_images(self.method.task, key.derive("statistics")))
         return Perturbed(weights, fresh, key, self.method.options.rho)
 
     @property
     def terms(self) -> tuple[Term, ...]:
         if self.method.options.match_logits:
-            return (Term("dm", features_and_logits_distance, real_logits=True),)
+            return (Term("dm", features_and_logits_distance, real_logits=True), *self.extra_terms)
         return super().terms
 
 

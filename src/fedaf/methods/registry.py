@@ -13,6 +13,7 @@ METHODS: "Registry[type[Method]]" = Registry(
     "fedaf.methods",
     {
         "fedaf": "fedaf.methods.fedaf:FedAF",
+        "fedaf-plus": "fedaf.methods.fedaf_plus:FedAFPlus",
         "feddm": "fedaf.methods.feddm:FedDM",
         "fedavg": "fedaf.methods.fedavg:FedAvg",
         "fedprox": "fedaf.methods.fedprox:FedProx",

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedaf.models.footprint import activation_bytes
+from fedaf.models.statistics import STATISTICS, batch_norms
 from fedaf.protocol import Task, Tensors, UserError
-
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of BatchNorm
 
 
 class Backbone:
@@ -23,7 +21,7 @@ class Backbone:
 
     def __init__(self, model: nn.Module, task: Task, device: torch.device, classifier: str | None = None) -> None:
         self.model = copy.deepcopy(model).to(device).eval().requires_grad_(False)
-        self._batch_norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
+        self._batch_norms = batch_norms(self.model)
         self._tap = Tap(self.model, task, device, classifier)
         example = torch.zeros(1, *task.image_shape, device=device, requires_grad=True)
         self.activation_bytes = activation_bytes(self.model, example)
@@ -46,7 +44,7 @@ class Backbone:
         statistics are never changed.
         """
         if batch_statistics:
-            weights = {name: w.clone() if name.endswith(_STATISTICS) else w for name, w in weights.items()}
+            weights = {**weights, **_copied_statistics(weights)}
             for module in self._batch_norms:
                 module.train()
         try:
@@ -54,6 +52,24 @@ class Backbone:
         finally:
             self.model.eval()
         return self._tap.take(), logits
+
+    @torch.no_grad()
+    def statistics(self, weights: Tensors, images: Tensor) -> dict[str, Tensor]:
+        """Return the running statistics that BatchNorm layers have with these weights on one batch of images."""
+        copied = _copied_statistics(weights)
+        for module in self._batch_norms:
+            module.momentum = 1.0  # of this object's own copy, whose momentum has no other use
+            module.train()
+        try:
+            functional_call(self.model, {**weights, **copied}, (images,))
+        finally:
+            self.model.eval()
+        self._tap.take()
+        return copied
+
+
+def _copied_statistics(weights: Tensors) -> dict[str, Tensor]:
+    return {name: w.clone() for name, w in weights.items() if name.endswith(STATISTICS)}
 
 
 class _Enough(Exception):

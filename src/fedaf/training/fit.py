@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
+from fedaf.training.cutmix import DRAWS, cutmix
 
 _DRAWN = 1 << 16  # images whose order and augmentation are drawn at once
 
@@ -26,7 +27,8 @@ class Weighted:
 
 
 #: From a batch of normalised images and its labels to the terms of the loss, by name. Training minimises their weighted
-#: sum. A loss draws random numbers from PyTorch's default generator of the device only.
+#: sum. Labels are class ids [N] or, with CutMix, class probabilities [N, classes]. A loss draws random numbers from
+#: PyTorch's default generator of the device only.
 Loss = Callable[[Tensor, Tensor], Mapping[str, Tensor | Weighted]]
 
 
@@ -52,6 +54,9 @@ class TrainingOptions(TypedDict):
         engine: Where and how to compute.
         loss: The loss; ``None`` is cross-entropy.
         clip: Maximum gradient norm; ``None`` does not clip.
+        ema: Decay of an exponential moving average of the weights, which replaces them at the end; ``None``: the last
+            weights stay.
+        cutmix: The share of images that CutMix changes.
     """
 
     task: Task
@@ -62,6 +67,8 @@ class TrainingOptions(TypedDict):
     engine: Engine
     loss: NotRequired[Loss | None]
     clip: NotRequired[float | None]
+    ema: NotRequired[float | None]
+    cutmix: NotRequired[float]
 
 
 def fit(
@@ -87,6 +94,7 @@ def fit(
         for epoch in range(epochs):
             training.epoch()
             engine.tick(epoch + 1, epochs)
+        training.finish()
         return training.losses()
 
 
@@ -102,12 +110,15 @@ class Training:
         device, count = engine.device, len(labels)
         model.to(device).train()
         self._engine, self._task, self._clip = engine, task, options.get("clip")
+        self._cutmix, self._ema = options.get("cutmix", 0.0), options.get("ema")
         self._loss = options.get("loss") or cross_entropy(model)
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         lr, momentum = options["lr"], options["momentum"]
         self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
-        self._randomness = key.derive("order").torch(), key.derive("augment").torch(device)
+        self._averages = [] if self._ema is None else [p.detach().clone() for p in self._parameters]
+        self._order_draws, self._augment_draws = key.derive("order").torch(), key.derive("augment").torch(device)
+        self._mix_draws = key.derive("cutmix").torch(device)
         sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
         self._count, self._kept = count, sum(sizes)
         self._epochs, self._epochs_left = max(1, _DRAWN // max(1, count)), 0
@@ -115,6 +126,7 @@ class Training:
         self._order = torch.zeros(drawn, dtype=torch.int64, device=device)
         self._draws = torch.zeros(drawn, draws_of(task.augment), device=device)
         self._variations = augmentation_parameters(task.augment, self._draws)
+        self._mixes = torch.zeros(drawn if self._cutmix else 0, DRAWS, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
         self._window = torch.arange(min(batch_size, count), device=device)
         self._totals: dict[str, Tensor] = {}
@@ -138,13 +150,20 @@ class Training:
         self._steps.clear()
 
     def _draw_epochs(self) -> None:
-        """Draw the order and the augmentation of the next epochs."""
-        order, variation = self._randomness
-        orders = [torch.randperm(self._count, generator=order)[: self._kept] for _ in range(self._epochs)]
+        """Draw the order, the augmentation and the mixing of the next epochs."""
+        orders = [torch.randperm(self._count, generator=self._order_draws)[: self._kept] for _ in range(self._epochs)]
         self._order.copy_(torch.cat(orders))
-        self._variations.copy_(augmentation_parameters(self._task.augment, self._draws.uniform_(generator=variation)))
+        draws = self._draws.uniform_(generator=self._augment_draws)
+        self._variations.copy_(augmentation_parameters(self._task.augment, draws))
+        self._mixes.uniform_(generator=self._mix_draws)
         self._position.zero_()
         self._epochs_left = self._epochs
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Replace the weights by their average, if there is one."""
+        for parameter, average in zip(self._parameters, self._averages, strict=False):
+            parameter.copy_(average)
 
     def losses(self) -> dict[str, float]:
         """Return the mean of each loss term over the batches of the last epoch."""
@@ -155,14 +174,20 @@ class Training:
         rows = self._order[positions]
         batch = take(self._images, rows, task.mean, task.std)
         batch = augment(batch, task.augment, self._variations[positions])
+        labels = self._labels[rows]
+        if self._cutmix:
+            targets = F.one_hot(labels, task.num_classes).float()
+            batch, labels = cutmix(batch, targets, self._mixes[positions], self._cutmix)
         with self._engine.autocast():
-            terms = self._loss(batch, self._labels[rows])
+            terms = self._loss(batch, labels)
         gradients = torch.autograd.grad(weighted_sum(terms), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient if gradient is None else _laid_out_like(parameter, gradient)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
+        if self._ema is not None:
+            torch._foreach_lerp_(self._averages, [p.detach() for p in self._parameters], 1 - self._ema)
         for name, given in terms.items():
             term = given.term if isinstance(given, Weighted) else given
             self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
