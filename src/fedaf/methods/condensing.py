@@ -107,12 +107,8 @@ class CondensePhase(Phase):
     @property
     def extra_terms(self) -> tuple[Term, ...]:
         """The terms that any condensing method can add."""
-        options = self.method.options
-        terms = (
-            Term("spread", spreads_distance, options.match_spread),
-            Term("clusters", options.match_clusters),
-        )
-        return tuple(term for term in terms if term.weight)
+        spread = self.method.options.match_spread
+        return (Term("spread", spreads_distance, spread),) if spread else ()
 
     def classes_asked(self, ask: Payload) -> Tensor | None:
         """Return the classes the server asks for, or ``None`` if the client decides."""

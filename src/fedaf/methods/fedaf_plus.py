@@ -10,8 +10,6 @@ Everything is an option of FedAF, and this class differs only in their values:
   weights over its steps (``server_ema``).
 """
 
-from pydantic import Field as Option
-
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 
 
