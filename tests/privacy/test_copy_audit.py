@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
+from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, pool_audits
 from fedaf.protocol import Key, Payload, Schema, Shard
 
 CPU = torch.device("cpu")
@@ -121,7 +121,7 @@ def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
             "held_out_from_source": level / 200,
         }
 
-    pooled = pool_audits([of_client(10, 20.0), of_client(30, 40.0), of_client(0, 58.0)])
+    pooled = pool_audits(audit_tensor(of_client(*each)) for each in ((10, 20.0), (30, 40.0), (0, 58.0)))
     assert pooled == {
         "images": 40,
         "held_out_images": 4,
@@ -137,7 +137,32 @@ def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
 def test_a_client_with_nothing_held_out_does_not_pull_the_held_out_mean_down() -> None:
     figures = dict.fromkeys(AUDIT_SCALARS, 0.0)
     with_some = {**figures, "audit_images": 2, "held_out_images": 2, "held_out_psnr_mean": 15.0}
-    assert pool_audits([with_some, {**figures, "audit_images": 2}])["held_out_psnr_mean"] == 15.0
+    with_none = {**figures, "audit_images": 2}
+    assert pool_audits([audit_tensor(with_some), audit_tensor(with_none)])["held_out_psnr_mean"] == 15.0
+
+
+def test_the_audit_of_two_rounds_is_that_of_all_their_images_at_once() -> None:
+    shard = Shard(flat_images(10, 50, 200), torch.zeros(3, dtype=torch.int64), 1)
+    first, second = flat_images(53).unsqueeze(0), flat_images(190, 12, 90).unsqueeze(0)
+    sources = torch.tensor([[[0], [2], [0], [0]]])  # of 53, 190, 12 and 90; the second and third are nearest to theirs
+    at_once = copy_audit(torch.cat([first, second], 1), sources, shard, [0], Key(0), CPU)
+    before = copy_audit(first, sources[:, :1], shard, [0], Key(0), CPU)
+    after = copy_audit(second, sources[:, 1:], shard, [0], Key(0), CPU, audit_tensor(before))
+    Schema(scalars=AUDIT_SCALARS).validate(Payload(scalars=after))
+    assert (before["audit_images"], after["audit_images"]) == (1, 4)
+    assert after["audit_psnr_max"] == pytest.approx(psnr(2), abs=1e-3)
+    assert after["audit_from_source"] == pytest.approx(0.5)
+    for name in ("audit_images", "audit_psnr_mean", "audit_psnr_max", "audit_from_source"):
+        assert after[name] == pytest.approx(at_once[name])
+    assert after["held_out_images"] == before["held_out_images"] + 3
+
+
+def test_the_closest_image_of_an_earlier_round_stays_in_the_audit() -> None:
+    shard = Shard(flat_images(10, 50), torch.zeros(2, dtype=torch.int64), 1)
+    copy, other = (colours.unsqueeze(0) for colours in (flat_images(10), flat_images(200)))
+    before = copy_audit(copy, torch.zeros(1, 1, 1), shard, [0], Key(0), CPU)
+    after = copy_audit(other, torch.zeros(1, 1, 1), shard, [0], Key(0), CPU, audit_tensor(before))
+    assert after["audit_psnr_max"] == pytest.approx(EXACT_COPY, abs=1e-3)
 
 
 def test_nothing_to_pool_is_an_empty_audit() -> None:

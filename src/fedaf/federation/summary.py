@@ -17,7 +17,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart), seconds, mean
-        overhead by phase, and the worst copy audit.
+        overhead by phase, and the copy audit of all images that were sent (that of the last round that has one).
     """
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
@@ -40,7 +40,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "evaluation_bytes_per_client_round": bytes_of(m.get("evaluation_bytes", {}) for m in rounds),
         "seconds": sum(sum(m["seconds"].values()) for m in rounds),
         "overhead_seconds": _mean_overhead([m["overhead"] for m in rounds if m.get("overhead")]),
-        "copy_audit": worst_audit(audits),
+        "copy_audit": audits[-1] if audits else None,
     }
 
 
@@ -62,16 +62,3 @@ def _mean_overhead(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[
         for phase, found in phases.items()
     }
     return means or None
-
-
-def worst_audit(audits: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
-    """Return the worst value of each figure over rounds or runs; means over hold-out images are averaged."""
-    if not audits:
-        return None
-
-    def over_rounds(name: str) -> float:
-        values = [audit[name] for audit in audits]
-        is_mean = name.startswith("held_out") and not name.endswith("_max")
-        return sum(values) / len(values) if is_mean else max(values)
-
-    return {name: over_rounds(name) for name in audits[0]}

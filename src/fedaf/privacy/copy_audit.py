@@ -1,7 +1,12 @@
-"""The copy audit: how close are shared images to private ones, compared with real images among each other?"""
+"""The copy audit: how close are shared images to private ones, compared with real images among each other?
+
+It covers all images that a client sent in a run: the client keeps the audit of the rounds so far in its state, adds the
+images of the round, and reports the sum.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +25,15 @@ AUDIT_SCALARS: Mapping[str, Number] = {
 
 
 def copy_audit(
-    shared: Tensor, sources: Tensor, shard: Shard, classes: list[int], key: Key, device: torch.device
+    shared: Tensor,
+    sources: Tensor,
+    shard: Shard,
+    classes: list[int],
+    key: Key,
+    device: torch.device,
+    before: Tensor | None = None,
 ) -> dict[str, float]:
-    """Measure how close shared images are to the client's data.
+    """Measure how close shared images are to the client's data, together with those of earlier rounds.
 
     For each shared image, find the nearest real image of its class. As a baseline, do the same for a sample of real
     images among the other real images (``held_out``).
@@ -34,6 +45,7 @@ def copy_audit(
         classes: The classes of ``shared``.
         key: Source of the baseline's sample.
         device: Where to compute.
+        before: The audit of earlier rounds, as ``audit_tensor`` returned it.
 
     Returns:
         The scalars of ``AUDIT_SCALARS``: numbers of images, mean and maximum PSNR to the nearest real image, and the
@@ -49,22 +61,42 @@ def copy_audit(
         picks = torch.randperm(len(rows), generator=generator)[: shared.shape[1]]
         if len(rows) > 1:
             held_out.append(_nearest(real[picks.to(device)], real, rows, sources[i][: len(picks)], without=picks))
-    return {**_summary("audit", audit), **_summary("held_out", held_out)}
+    found = {**_summary("audit", audit), **_summary("held_out", held_out)}
+    return found if before is None else _union([_scalars(before), found])
 
 
-def pool_audits(replies: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the audits of several clients: means weighted by images, maxima over all."""
-    parts = [r for r in replies if r["audit_images"] > 0]
-    if not parts:
-        return {}
-    pooled: dict[str, float] = {}
+def audit_tensor(scalars: Mapping[str, Any]) -> Tensor:
+    """Return the audit among the scalars of a reply as a tensor, for the state of client and server."""
+    return torch.tensor([scalars[name] for name in AUDIT_SCALARS], dtype=torch.float64)
+
+
+def pool_audits(audits: Iterable[Tensor]) -> dict[str, float]:
+    """Return the figures for the report from the audits of several clients; empty if no images were sent.
+
+    Args:
+        audits: One per client, as ``audit_tensor`` returned it.
+    """
+    parts = [scalars for scalars in map(_scalars, audits) if scalars["audit_images"] > 0]
+    return {name.removeprefix("audit_"): value for name, value in _union(parts).items()} if parts else {}
+
+
+def _scalars(audit: Tensor) -> dict[str, float]:
+    """Return the scalars that ``audit_tensor`` stored."""
+    return {
+        name: number.kind(value) for (name, number), value in zip(AUDIT_SCALARS.items(), audit.tolist(), strict=True)
+    }
+
+
+def _union(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Combine the audits of disjoint sets of images: means weighted by images, maxima over all."""
+    union: dict[str, float] = {}
     for who in ("audit", "held_out"):
-        images = sum(r[f"{who}_images"] for r in parts)
-        pooled[f"{who}_images"] = images
-        pooled[f"{who}_psnr_max"] = max(r[f"{who}_psnr_max"] for r in parts)
+        images = sum(part[f"{who}_images"] for part in parts)
+        union[f"{who}_images"] = images
+        union[f"{who}_psnr_max"] = max(part[f"{who}_psnr_max"] for part in parts)
         for name in (f"{who}_psnr_mean", f"{who}_from_source"):
-            pooled[name] = sum(r[name] * r[f"{who}_images"] for r in parts) / max(1, images)
-    return {name.removeprefix("audit_"): value for name, value in pooled.items()}
+            union[name] = sum(part[name] * part[f"{who}_images"] for part in parts) / max(1, images)
+    return union
 
 
 def _nearest(
@@ -86,7 +118,7 @@ def _summary(prefix: str, found: list[tuple[Tensor, Tensor]]) -> dict[str, float
     hits = torch.cat([h for _, h in found]) if found else torch.zeros(1, dtype=torch.bool)
     return {
         f"{prefix}_images": len(psnr) if found else 0,
-        f"{prefix}_psnr_mean": float(psnr.mean()),
+        f"{prefix}_psnr_mean": float(psnr.double().mean()),
         f"{prefix}_psnr_max": float(psnr.max()),
-        f"{prefix}_from_source": float(hits.float().mean()),
+        f"{prefix}_from_source": float(hits.double().mean()),
     }

@@ -183,7 +183,7 @@ def audit_sentence(result: Mapping[str, Any]) -> str | None:
     if not audit:
         return None
     return (
-        f"Copy audit of {result['method']}, worst round: the similarity of a shared image to the nearest private image "
+        f"Copy audit of {result['method']}: the similarity of a shared image to the nearest private image "
         f"(PSNR, higher is closer) is {audit['psnr_mean']:.1f} dB on average and at most {audit['psnr_max']:.1f} dB. "
         f"For real images among each other it is {audit['held_out_psnr_mean']:.1f} and "
         f"{audit['held_out_psnr_max']:.1f} dB. For {100 * audit['from_source']:.0f} % of the shared images the nearest "
