@@ -162,6 +162,27 @@ def test_the_last_images_of_a_client_that_is_away_stay_in_use_for_max_staleness_
     assert rounds.server.memory.condensed["client-0"].round == 4
 
 
+def test_the_copy_audit_covers_all_images_of_the_run_and_no_lost_or_repeated_ones():
+    experiment = fedaf_experiment(max_staleness=0, local_steps=1)
+    away = [("client-0", 3, "knowledge"), ("client-1", 2, "condense")]  # client-1's reply of round 2 is lost
+    rounds = Rounds(experiment, FaultyTransport(local(experiment), silent(*away)))
+    rounds.play()
+    sent = {name: record.images.shape[:2].numel() for name, record in rounds.server.memory.condensed.items()}
+    closest = rounds.server.log["copy_audit"]["psnr_max"]
+    assert rounds.server.log["copy_audit"]["images"] == sum(sent.values())
+    before, accepted = rounds.server, dict(rounds.accepted)
+    rounds.play()
+    rounds.server, rounds.accepted = before, accepted  # what a resumed server does
+    rounds.play()
+    second = rounds.server.log["copy_audit"]
+    assert second["images"] == 2 * sum(sent.values()) - sent["client-1"]
+    rounds.play()
+    third = rounds.server.log["copy_audit"]
+    assert "client-0" not in rounds.server.memory.condensed
+    assert third["images"] == 3 * sum(sent.values()) - sent["client-0"] - sent["client-1"]
+    assert third["psnr_max"] >= second["psnr_max"] >= closest
+
+
 def test_a_deadline_ends_a_phase_between_steps():
     experiment = fedaf_experiment(local_steps=100_000)
     rounds = Rounds(experiment, rules=RoundRules(deadline=1.0))

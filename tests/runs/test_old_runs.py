@@ -34,7 +34,7 @@ def test_an_old_run_resumes_to_the_result_of_a_new_one(method, tmp_path):
     assert len(before) == 2
     assert resumed.curve == pytest.approx(fresh.curve, abs=1e-3)
     found, expected = final_tensors(out), final_tensors(tmp_path / "new")
-    assert found.keys() == expected.keys()
+    assert found.keys() == {name for name in expected if not name.endswith("/committed/audit")}  # not kept at the time
     for name in [name for name in expected if name.startswith("model/")]:
         assert torch.allclose(found[name].float(), expected[name].float(), rtol=0, atol=1e-3), name
     ended = [event["metrics"] for event in EventReader(out).read() if event["event"] == "round_ended"]

@@ -23,7 +23,7 @@ from fedaf.errors import Refused, UserError
 from fedaf.models.backbone import Backbone
 from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
-from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
+from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, pool_audits
 from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
@@ -68,9 +68,10 @@ class CondensedRecord:
 
 @dataclass(frozen=True)
 class CondensedMemory:
-    """The images in use, by client."""
+    """The images in use, by client, and the copy audit of all images that a client has sent in the run."""
 
     condensed: Mapping[str, CondensedRecord] = field(default_factory=dict)
+    audits: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class CondensePhase(Phase):
@@ -182,8 +183,9 @@ class CondensePhase(Phase):
         scalars = {f"loss_{name}": loss for name, loss in result.losses.items()}
         if self.ratio_of is not None:
             scalars[_GRADIENT_RATIO] = result.gradient_ratios[self.ratio_of]
-        scalars |= copy_audit(shared, sources, client.shard, job.classes, client.key.derive("audit"), engine.device)
-        state = {"classes": classes, "images": result.images, "sources": sources}
+        key, before = client.key.derive("audit"), client.state.get("audit")
+        scalars |= copy_audit(shared, sources, client.shard, job.classes, key, engine.device, before)
+        state = {"classes": classes, "images": result.images, "sources": sources, "audit": audit_tensor(scalars)}
         sent = shared.shape[0] * shared.shape[1]
         return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
 
@@ -201,8 +203,9 @@ class CondensePhase(Phase):
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
         if self.ratio_of is not None:
             log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
-        server = replace(server, memory=replace(memory, condensed=condensed))
-        return server.with_log(**log, copy_audit=pool_audits(measured))
+        audits = {**memory.audits, **{name: audit_tensor(reply.scalars) for name, reply in replies.items()}}
+        server = replace(server, memory=replace(memory, condensed=condensed, audits=audits))
+        return server.with_log(**log, copy_audit=pool_audits(audits.values()))
 
 
 class CondensingMethod(Method):
