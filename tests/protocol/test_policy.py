@@ -13,6 +13,7 @@ from fedaf.config.policies import default_policy, policy_toml, read_policy
 from fedaf.errors import BelowQuorum
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.registry import METHODS
+from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor
 from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent
 from fedaf.transports.local import LocalTransport
 from support.commandline import TINY, assert_one_sentence
@@ -151,6 +152,38 @@ def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
         assert (after.images_sent > 0) == (after.pending is not None) == sent
         if not sent:
             assert all(word in delivery.reason for word in ("58.9 dB", "max_likeness 40", "[FEDAF-POLICY-LIKENESS]"))
+
+
+def test_a_copy_is_not_sent_in_a_later_round_either():
+    """The audit covers all rounds so far, the images of this reply among them."""
+    experiment = small_experiment("fedaf", **{**HONEST, "init": "real", "allow_real_init": True, "local_steps": 0})
+    name, shard = next(iter(shards(experiment).items()))
+    classes = torch.tensor(experiment.method.condensed_classes(shard.counts))
+    harmless = {
+        **dict.fromkeys(AUDIT_SCALARS, 0.0),
+        "audit_images": 1000,
+        "audit_psnr_mean": 15.0,
+        "audit_psnr_max": 20.0,
+    }
+    state = ClientState(
+        run="test",
+        committed={"audit": audit_tensor(harmless)},
+        scratch=experiment.method.initial(Key(0)).model,
+        scratch_round=2,
+    )
+    ask = Payload({"classes": classes, "v": torch.zeros(len(classes), 10)}, {"resample_key": 1})
+    admission = Admission(default_policy(initialisations=["real"], min_local_steps=0), experiment.method, "fedaf")
+    ((_, delivery, after),) = serve(
+        experiment.method.phase("condense"),
+        {name: Request("test", 2, "condense", 1, Key(1), ask)},
+        {name: shard},
+        {name: state},
+        experiment.engine,
+        admission,
+    )
+    assert isinstance(delivery, Failed)
+    assert "[FEDAF-POLICY-LIKENESS]" in delivery.reason
+    assert after.pending is None
 
 
 def test_a_method_that_does_not_tell_what_it_takes_must_be_named_by_the_client():
