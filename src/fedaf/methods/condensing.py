@@ -5,6 +5,7 @@ them. A method adds the networks of the condensation steps and the terms of the 
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -26,15 +27,19 @@ from fedaf.privacy.copy_audit import AUDIT_SCALARS, copy_audit, pool_audits
 from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
+from fedaf.protocol.policy import images_per_sample
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 
 _GRADIENT_RATIO = "gradient_ratio"
+#: What a client reports of its own count: images sent over all runs, and the most of a class per sample of that class.
+_DISCLOSED = {"disclosed_images": Number(int, 0, 1 << 32), "disclosed_per_sample": Number(float, 0)}
 
 
 @dataclass(frozen=True)
 class CondensedRecord:
-    """The last accepted images of one client: classes int64 [m], images uint8 [m, ipc, C, H, W], and their round."""
+    """A client's last accepted images of each class: classes int64 [m], images uint8 [m, ipc, C, H, W], and the last
+    round in which the client replied."""
 
     classes: Tensor
     images: Tensor
@@ -52,7 +57,8 @@ class CondensePhase(Phase):
     """Condense the clients' data.
 
     Down: the inputs of the method's loss terms, and the key of the random networks that all clients of a round share.
-    Up: the condensed images as uint8, the losses of the last step, and the copy audit.
+    Up: the condensed images as uint8, of the classes for which the client's policy permits more; the losses of the last
+    step, the copy audit, and how many images the client has disclosed.
     """
 
     name = "condense"
@@ -97,11 +103,11 @@ class CondensePhase(Phase):
         task, asked = self.method.task, self.classes_asked(ask)
         return Schema(
             {
-                "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, equals=asked),
+                "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, among=asked),
                 "images": Field(torch.uint8, ("owned", self.method.options.ipc, *task.image_shape)),
             },
-            {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS},
-            lengths={"owned": (0, task.num_classes) if asked is None else (len(asked), len(asked))},
+            {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS, **_DISCLOSED},
+            lengths={"owned": (0, task.num_classes if asked is None else len(asked))},
             checks=(ascending_classes,),
         )
 
@@ -124,16 +130,21 @@ class CondensePhase(Phase):
     def _job(self, ask: Payload, client: Client) -> tuple[Job, Tensor]:
         """Return a client's job and the rows of its data that each start image was made from."""
         method, options = self.method, self.method.options
-        classes = method.condensed_classes(client.shard.counts)
-        asked, kept = self.classes_asked(ask), client.state.get("classes")
-        if asked is not None and asked.tolist() != classes:
-            problem = f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}"
+        condensed = method.condensed_classes(client.shard.counts)
+        asked, targets = self.classes_asked(ask), self.targets(ask)
+        if asked is not None and asked.tolist() != condensed:
+            problem = f"the server asks for the classes {asked.tolist()}, but this client condenses {condensed}"
             raise Refused(problem, code="FEDAF-CONDENSE-CLASSES")
-        if options.continue_images and kept is not None and kept.tolist() == classes:
-            images, sources = client.state["images"], client.state["sources"]
+        classes = [label for label in condensed if client.may_send(label, options.ipc)]
+        if targets is not None:
+            targets = targets[[condensed.index(label) for label in classes]]
+        kept = client.state["classes"].tolist() if "classes" in client.state else []
+        if options.continue_images and classes and set(classes) <= set(kept):
+            rows = [kept.index(label) for label in classes]
+            images, sources = client.state["images"][rows], client.state["sources"][rows]
         else:
             images, sources = initial_images(client.shard, classes, options, method.task, client.key.derive("init"))
-        return Job(client.shard, classes, images, client.key, self.targets(ask)), sources
+        return Job(client.shard, classes, images, client.key, targets), sources
 
     def _objective(self, ask: Payload, client: Client, key: Key, engine: Engine) -> Objective:
         """Return the image loss under the networks that follow from the global model and ``key``."""
@@ -153,23 +164,29 @@ class CondensePhase(Phase):
             scalars[_GRADIENT_RATIO] = result.gradient_ratios[self.ratio_of]
         scalars |= copy_audit(shared, sources, client.shard, job.classes, client.key.derive("audit"), engine.device)
         state = {"classes": classes, "images": result.images, "sources": sources}
-        sent = shared.shape[0] * shared.shape[1]
-        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
+        images = dict.fromkeys(job.classes, self.method.options.ipc)
+        disclosed = Counter(client.sent) + Counter(images)
+        scalars["disclosed_images"] = disclosed.total()
+        scalars["disclosed_per_sample"] = images_per_sample(disclosed, client.shard.counts)
+        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=images)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        """Replace the images of the clients that replied, and drop images older than ``max_staleness`` rounds."""
+        """Replace the images of the classes that clients sent, and drop those of clients that have been away for more
+        than ``max_staleness`` rounds."""
         oldest = server.round - self.method.options.max_staleness
         memory: CondensedMemory = server.memory
         condensed = {name: record for name, record in memory.condensed.items() if record.round >= oldest}
         for name, reply in replies.items():
-            condensed[name] = CondensedRecord(reply.tensors["classes"], reply.tensors["images"], server.round)
+            sent = CondensedRecord(reply.tensors["classes"], reply.tensors["images"], server.round)
+            condensed[name] = _updated(condensed.get(name), sent)
         measured: list[Mapping[str, Any]] = [r.scalars for r in replies.values() if len(r.tensors["classes"])]
         means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self._measurements}
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
         if self.ratio_of is not None:
             log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
         server = replace(server, memory=replace(memory, condensed=condensed))
-        return server.with_log(**log, copy_audit=pool_audits(measured))
+        disclosure = {name: _disclosure(reply, self.method.options.ipc) for name, reply in replies.items()}
+        return server.with_log(**log, copy_audit=pool_audits(measured), disclosure=disclosure)
 
 
 class CondensingMethod(Method):
@@ -244,6 +261,22 @@ class CondensingMethod(Method):
 def resample_key(server: ServerState) -> int:
     """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
+
+
+def _updated(record: CondensedRecord | None, sent: CondensedRecord) -> CondensedRecord:
+    """Add the images that a client did not send again: its policy may permit no new ones of these classes."""
+    if record is None:
+        return sent
+    left_out = ~torch.isin(record.classes, sent.classes)
+    classes, order = torch.cat([record.classes[left_out], sent.classes]).sort()
+    return CondensedRecord(classes, torch.cat([record.images[left_out], sent.images])[order], sent.round)
+
+
+def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:
+    """Return the images of a reply by class, and the client's own count over all runs."""
+    images = {str(label): ipc for label in reply.tensors["classes"].tolist()}
+    total, per_sample = (reply.scalars[name] for name in _DISCLOSED)
+    return {"images": images, "total": total, "per_sample": per_sample}
 
 
 def ascending_classes(tensors: Tensors) -> None:
