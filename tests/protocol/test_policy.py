@@ -1,19 +1,27 @@
 """A client refuses requests beyond its policy, with the reason, before any work."""
 
+import math
 import re
 import tomllib
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedaf import config as configuration
 from fedaf.client.serving import Admission, serve
-from fedaf.client.state import ClientState
+from fedaf.client.state import UNKNOWN_CLASS, ClientState
 from fedaf.config.policies import default_policy, policy_toml, read_policy
+from fedaf.config.presets import PRESETS
+from fedaf.data.registry import DATASETS
 from fedaf.errors import BelowQuorum
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.registry import METHODS
 from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent
+from fedaf.runs.experiment import disclosure
 from fedaf.transports.local import LocalTransport
 from support.commandline import TINY, assert_one_sentence
 from support.errors import raises
@@ -128,6 +136,78 @@ def test_images_are_counted_over_rounds_and_runs_whatever_became_of_the_replies(
         for most, permitted in ((twice - 1, {}), (twice, sizes[name])):
             admission = Admission(default_policy(max_images=most), rounds.method, "fedaf")
             assert admission.admit(*asked) == permitted
+
+
+def test_the_allowance_in_closed_form():
+    policy, counts, asked = Policy(methods=[], max_total_images_per_sample=0.5), [100, 40, 39, 0], {0: 10, 1: 10, 2: 10}
+    assert policy.allowance(asked, counts, {}) == asked
+    assert policy.allowance(asked, counts, {0: 10, 1: 10, 2: 10}) == {0: 10, 1: 10}  # 20 of 39 samples are over half
+    assert policy.allowance(asked, counts, {0: 40, 1: 11}) == {0: 10, 2: 10}
+    assert policy.allowance(asked, counts, {0: 41, 1: 20, 2: 19}) == {}
+    assert policy.allowance({}, counts, {}) == policy.allowance({3: 1}, counts, {}) == {}
+    assert Policy(methods=[], max_total_images_per_sample=0.29).allowance({0: 29}, counts, {}) == {0: 29}
+    assert 0.29 * 100 < 29  # by a rounding error
+
+
+def test_a_limit_in_all_permits_the_images_of_a_round_or_none():
+    policy = Policy(methods=[], max_total_images_per_sample=0.5, max_images=50)
+    asked, counts = {0: 10, 1: 10}, [100, 20]
+    assert policy.allowance(asked, counts, {0: 30}) == asked
+    assert policy.allowance(asked, counts, {0: 31}) == {}
+    assert policy.allowance(asked, counts, {0: 30, 1: 10}) == {0: 10}  # class 1 is at its own limit
+    assert policy.allowance(asked, counts, {UNKNOWN_CLASS: 30, 0: 1}) == {}
+
+
+@given(
+    counts=st.lists(st.integers(0, 300), min_size=1, max_size=6),
+    ipc=st.integers(1, 60),
+    rounds=st.integers(0, 30),
+    ratio=st.sampled_from([0.1, 0.29, 0.5, 1.0, 10.0]),
+    max_images=st.none() | st.integers(0, 2000),
+)
+def test_no_sequence_of_rounds_exceeds_the_limits_and_none_stops_too_early(counts, ipc, rounds, ratio, max_images):
+    policy = Policy(methods=[], max_total_images_per_sample=ratio, max_images=max_images)
+    asked = {label: ipc for label, count in enumerate(counts) if count >= ipc}
+    found, exact = policy.forecast(asked, counts, rounds), Fraction(str(ratio))
+    for label, number in found.images.items():
+        assert number % ipc == 0
+        assert number <= exact * counts[label]
+    assert max_images is None or sum(found.images.values()) <= max_images
+    assert found.per_sample == max((n / counts[label] for label, n in found.images.items()), default=0)
+    most = {label: min(rounds, exact * counts[label] // ipc) for label in asked}
+    if max_images is None:
+        assert found.images == {label: ipc * n for label, n in most.items() if n}
+        short = [n + 1 for n in most.values() if n < rounds]
+        assert found.limited_from == min(short, default=None)
+        assert found.silent_from == (max(short) if short and len(short) == len(asked) else None)
+    elif found.silent_from is not None:
+        assert rounds >= found.silent_from >= (found.limited_from or 0)
+
+
+def test_a_method_that_ignores_its_allowance_sends_nothing():
+    policy = default_policy()
+    policy.release(Payload(), {0: 5, 2: 5}, {0: 5, 2: 7})
+    policy.release(Payload(), {0: 5}, None)
+    for images, words in (({0: 6, 2: 5}, "1 images of class 0"), ({0: 5, 1: 3}, "3 images of class 1")):
+        with raises("FEDAF-POLICY-TOTAL") as refusal:
+            policy.release(Payload(), images, {0: 5, 2: 5})
+        assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("dataset", DATASETS.names)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+def test_every_preset_keeps_to_the_total_limit_of_the_default_policy(dataset, preset, method):
+    """A class that the limit of one round admits is sent in every round of the run."""
+    tables = {"data": {"name": dataset}, "method": {"name": method}}
+    config, policy = configuration.build(tables, preset=preset), default_policy()
+    fewest = max(config.method.threshold, math.ceil(config.method.ipc / policy.max_images_per_sample))
+    counts = [fewest, 10 * fewest]
+    taken = disclosure(config, counts)
+    policy.admit(method, taken, counts)
+    whole = policy.forecast(taken.images, counts, config.run.rounds)
+    assert whole.limited_from is None
+    assert whole.images == dict.fromkeys([0, 1], config.run.rounds * config.method.ipc)
 
 
 def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
