@@ -56,7 +56,7 @@ class Policy(Options):
         10.0,
         gt=0,
         description="most condensed images of a class per sample of that class, over all rounds and runs; "
-        "at this limit the client takes part without sending new images of the class",
+        "beyond it no new images of the class are sent",
     )
     min_local_steps: int = Field(10, ge=0, description="least number of condensation steps before images are sent")
     initialisations: list[Literal["mean", "noise", "real"]] = Field(
@@ -66,7 +66,7 @@ class Policy(Options):
         None,
         ge=0,
         description="most condensed images sent in total, over all rounds and runs; "
-        "a client sends no new images in a round that would exceed it; unset: no limit",
+        "no images are sent in a round that would exceed it; unset: no limit",
     )
     max_likeness: float = Field(
         40.0, gt=0, description="highest PSNR in dB of a condensed image to a private image; an exact copy has 59"
