@@ -57,7 +57,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
         disclosed = result["disclosed"]
         assert (disclosed is not None) == (name in ("fedaf", "feddm"))
         assert images == (f"{disclosed['most_images']} ({disclosed['most_per_sample']:.2g})" if disclosed else "")
-        assert (f"Disclosure of {name}," in out) == (disclosed is not None)
+        assert (f"Disclosure of {name}:" in out) == (disclosed is not None)
         splits.add((tmp_path / "c" / name / "partition.json").read_text())
     assert len(splits) == 1
     personal = result_of(tmp_path / "c" / "fedbn")["personal"]
@@ -126,7 +126,7 @@ def test_disclosed_images_are_a_column_beside_methods_that_send_none():
     assert len(results_table([other, a_result("c", [20.0])]).columns) == 7  # also a result of an older version
     sentence = disclosure_sentence(sends)
     assert "at most 1500 condensed images" in sentence
-    assert "at most 9.9 of a class" in sentence
+    assert "at most 9.9 images of a class" in sentence
     assert disclosure_sentence(other) is disclosure_sentence(a_result("c", [20.0])) is None
 
 

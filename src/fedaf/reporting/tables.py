@@ -191,8 +191,9 @@ def disclosure_sentence(result: Mapping[str, Any]) -> str | None:
     if not found:
         return None
     return (
-        f"Disclosure of {result['method']}, all rounds together: at most {found['most_images']} condensed images per "
-        f"client, and at most {found['most_per_sample']:.2g} of a class per private sample of that class."
+        f"Disclosure of {result['method']}: a client sent at most {found['most_images']} condensed images in this run. "
+        f"Counted over all its runs, a client sent at most {found['most_per_sample']:.2g} images of a class "
+        "per private sample of that class."
     )
 
 
