@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedaf.methods.registry import METHODS
-from fedaf.reporting.tables import domains_table, results_table, rounds_to
+from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table, rounds_to
 from support.commandline import TINY, assert_one_sentence
 
 ALL = [
@@ -49,11 +49,15 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
     splits = set()
     for name in METHODS:
         result = result_of(tmp_path / "c" / name)
-        best, last, rounds, up, down, _ = found[name]
+        best, last, rounds, up, down, _, images = found[name]
         assert (best, last) == (f"{result['best_accuracy']:.2f}", f"{result['last_accuracy']:.2f}")
         assert rounds == rounds_to(result["curve"], 11)
         assert up.split()[0] in f"{result['upload_bytes_per_client_round'] / 1024:.2f}"
         assert down.split()[0] in f"{result['download_bytes_per_client_round'] / 1024:.2f}"
+        disclosed = result["disclosed"]
+        assert (disclosed is not None) == (name in ("fedaf", "feddm"))
+        assert images == (f"{disclosed['most_images']} ({disclosed['most_per_sample']:.2g})" if disclosed else "")
+        assert (f"Disclosure of {name}:" in out) == (disclosed is not None)
         splits.add((tmp_path / "c" / name / "partition.json").read_text())
     assert len(splits) == 1
     personal = result_of(tmp_path / "c" / "fedbn")["personal"]
@@ -111,6 +115,19 @@ def test_without_a_target_it_is_what_all_reach():
 def test_one_method_without_a_target_has_no_rounds_to_it():
     assert len(results_table([a_result("a", [20.0])]).columns) == 6
     assert len(results_table([a_result("a", [20.0])], target=15).columns) == 7
+
+
+def test_disclosed_images_are_a_column_beside_methods_that_send_none():
+    disclosed = {"most_images": 1500, "most_per_sample": 9.8765, "clients": {}}
+    sends, other = a_result("a", [20.0], disclosed=disclosed), a_result("b", [20.0], disclosed=None)
+    table = results_table([sends, other])
+    assert table.columns[-1].header == "images / client (/ sample)"
+    assert [row[-1] for row in cells(table)] == ["1500 (9.9)", ""]
+    assert len(results_table([other, a_result("c", [20.0])]).columns) == 7  # also a result of an older version
+    sentence = disclosure_sentence(sends)
+    assert "at most 1500 condensed images" in sentence
+    assert "at most 9.9 images of a class" in sentence
+    assert disclosure_sentence(other) is disclosure_sentence(a_result("c", [20.0])) is None
 
 
 def test_a_domain_whose_client_was_away_in_the_best_round_keeps_its_column():

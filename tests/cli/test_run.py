@@ -122,6 +122,7 @@ def test_the_result_has_every_figure(finished):
         "download_bytes_per_client_round",
         "seconds",
         "copy_audit",
+        "disclosed",
         "versions",
         "threads",
     }
@@ -131,7 +132,7 @@ def test_the_result_has_every_figure(finished):
     assert 0 <= result["best_accuracy"] <= 100
     assert result["seconds"] > 0
     assert set(result["versions"]) == {"fedaf", "torch", "python"}
-    assert result["copy_audit"]["images"] > 0
+    assert result["copy_audit"]["images"] == sum(c["total"] for c in result["disclosed"]["clients"].values()) > 0
 
 
 def test_every_round_is_a_line_of_metrics_that_adds_up_to_the_result(finished):

@@ -27,6 +27,7 @@ from support.replies import (
     MODEL,
     MOST_DECIBELS,
     OWNED,
+    RATIO,
     REPLIES,
     SHARES,
     TASK,
@@ -50,6 +51,7 @@ def honest_condense(draw) -> Payload:
         **{name: draw(st.floats(0, 1e30)) for name in LOSSES},
         **{name: draw(st.floats(0, 58)) for name in DECIBELS},
         **{name: draw(st.floats(0, 1)) for name in SHARES},
+        RATIO: draw(st.floats(0, 1e30)),
         **{name: draw(st.integers(0, 2**32)) for name in COUNTS},
     }
     images = torch.full((2, IPC, 1, 4, 4), draw(st.integers(0, 255)), dtype=torch.uint8)
@@ -193,7 +195,7 @@ HONEST_KNOWLEDGE = {
     "soft_labels": torch.full((2, CLASSES), 1 / CLASSES),
 }
 HONEST_CONDENSE = {"classes": OWNED, "images": torch.zeros(2, IPC, 1, 4, 4, dtype=torch.uint8)}
-HONEST_MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES), 0.5), **dict.fromkeys(COUNTS, 4)}
+HONEST_MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES, RATIO), 0.5), **dict.fromkeys(COUNTS, 4)}
 
 
 @contextmanager
@@ -242,6 +244,8 @@ def test_knowledge_that_no_client_can_have_is_refused(change, words):
         ({}, {"gradient_ratio": math.inf}, ["gradient_ratio", "finite"]),
         ({}, {"audit_images": 2**32 + 1}, ["audit_images", "4294967297"]),
         ({}, {"audit_images": 1.0}, ["audit_images", "float"]),
+        ({}, {"disclosed_images": -1}, ["disclosed_images", "-1"]),
+        ({}, {"disclosed_per_sample": -0.5}, ["disclosed_per_sample", "-0.5"]),
         ({}, {"audit_from_source": 1.01}, ["audit_from_source", "1.01"]),
         ({}, {"audit_psnr_max": 61.0}, ["audit_psnr_max", "61.0"]),
         ({}, {"held_out_psnr_mean": -0.1}, ["held_out_psnr_mean", "-0.1"]),

@@ -1,20 +1,28 @@
 """A client refuses requests beyond its policy, with the reason, before any work."""
 
+import math
 import re
 import tomllib
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedaf import config as configuration
 from fedaf.client.serving import Admission, serve
-from fedaf.client.state import ClientState
+from fedaf.client.state import UNKNOWN_CLASS, ClientState
 from fedaf.config.policies import default_policy, policy_toml, read_policy
+from fedaf.config.presets import PRESETS
+from fedaf.data.registry import DATASETS
 from fedaf.errors import BelowQuorum
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.registry import METHODS
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor
 from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent
+from fedaf.runs.experiment import disclosure
 from fedaf.transports.local import LocalTransport
 from support.commandline import TINY, assert_one_sentence
 from support.errors import raises
@@ -111,7 +119,7 @@ def test_nothing_is_computed_for_what_is_refused_and_the_others_continue_run_tog
 
 def test_images_are_counted_over_rounds_and_runs_whatever_became_of_the_replies():
     rounds = rounds_under(default_policy(max_images=30), **HONEST)
-    sizes = {c: 5 * len(rounds.method.condensed_classes(n)) for c, n in rounds.experiment.counts.items()}
+    sizes = {c: dict.fromkeys(rounds.method.condensed_classes(n), 5) for c, n in rounds.experiment.counts.items()}
     lossy = FaultyTransport(
         rounds.transport, lambda c, request, delivery: Silent() if request.phase == "condense" else delivery
     )
@@ -124,13 +132,83 @@ def test_images_are_counted_over_rounds_and_runs_whatever_became_of_the_replies(
         request = Request("another run", 1, "knowledge", 0, Key(1), Payload())
         reopened = state.opened(request)
         assert reopened.images_sent == sizes[name]
-        admission = Admission(default_policy(max_images=2 * sizes[name] - 1), rounds.method, "fedaf")
+        asked = rounds.method.phases[0], shards(rounds.experiment)[name], reopened
+        twice = 2 * sum(sizes[name].values())
+        for most, permitted in ((twice - 1, {}), (twice, sizes[name])):
+            admission = Admission(default_policy(max_images=most), rounds.method, "fedaf")
+            assert admission.admit(*asked) == permitted
+
+
+def test_the_allowance_in_closed_form():
+    policy, counts, asked = Policy(methods=[], max_total_images_per_sample=0.5), [100, 40, 39, 0], {0: 10, 1: 10, 2: 10}
+    assert policy.allowance(asked, counts, {}) == asked
+    assert policy.allowance(asked, counts, {0: 10, 1: 10, 2: 10}) == {0: 10, 1: 10}  # 20 of 39 samples are over half
+    assert policy.allowance(asked, counts, {0: 40, 1: 11}) == {0: 10, 2: 10}
+    assert policy.allowance(asked, counts, {0: 41, 1: 20, 2: 19}) == {}
+    assert policy.allowance({}, counts, {}) == policy.allowance({3: 1}, counts, {}) == {}
+    assert Policy(methods=[], max_total_images_per_sample=0.29).allowance({0: 29}, counts, {}) == {0: 29}
+    assert 0.29 * 100 < 29  # by a rounding error
+
+
+def test_a_limit_in_all_permits_the_images_of_a_round_or_none():
+    policy = Policy(methods=[], max_total_images_per_sample=0.5, max_images=50)
+    asked, counts = {0: 10, 1: 10}, [100, 20]
+    assert policy.allowance(asked, counts, {0: 30}) == asked
+    assert policy.allowance(asked, counts, {0: 31}) == {}
+    assert policy.allowance(asked, counts, {0: 30, 1: 10}) == {0: 10}  # class 1 is at its own limit
+    assert policy.allowance(asked, counts, {UNKNOWN_CLASS: 30, 0: 1}) == {}
+
+
+@given(
+    counts=st.lists(st.integers(0, 300), min_size=1, max_size=6),
+    ipc=st.integers(1, 60),
+    rounds=st.integers(0, 30),
+    ratio=st.sampled_from([0.1, 0.29, 0.5, 1.0, 10.0]),
+    max_images=st.none() | st.integers(0, 2000),
+)
+def test_no_sequence_of_rounds_exceeds_the_limits_and_none_stops_too_early(counts, ipc, rounds, ratio, max_images):
+    policy = Policy(methods=[], max_total_images_per_sample=ratio, max_images=max_images)
+    asked = {label: ipc for label, count in enumerate(counts) if count >= ipc}
+    found, exact = policy.forecast(asked, counts, rounds), Fraction(str(ratio))
+    for label, number in found.images.items():
+        assert number % ipc == 0
+        assert number <= exact * counts[label]
+    assert max_images is None or sum(found.images.values()) <= max_images
+    assert found.per_sample == max((n / counts[label] for label, n in found.images.items()), default=0)
+    most = {label: min(rounds, exact * counts[label] // ipc) for label in asked}
+    if max_images is None:
+        assert found.images == {label: ipc * n for label, n in most.items() if n}
+        short = [n + 1 for n in most.values() if n < rounds]
+        assert found.limited_from == min(short, default=None)
+        assert found.silent_from == (max(short) if short and len(short) == len(asked) else None)
+    elif found.silent_from is not None:
+        assert rounds >= found.silent_from >= (found.limited_from or 0)
+
+
+def test_a_method_that_ignores_its_allowance_sends_nothing():
+    policy = default_policy()
+    policy.release(Payload(), {0: 5, 2: 5}, {0: 5, 2: 7})
+    policy.release(Payload(), {0: 5}, None)
+    for images, words in (({0: 6, 2: 5}, "1 images of class 0"), ({0: 5, 1: 3}, "3 images of class 1")):
         with raises("FEDAF-POLICY-TOTAL") as refusal:
-            admission.admit(rounds.method.phases[0], shards(rounds.experiment)[name], reopened)
-        assert f"max_images {2 * sizes[name] - 1}" in str(refusal.value)
-        Admission(default_policy(max_images=2 * sizes[name]), rounds.method, "fedaf").admit(
-            rounds.method.phases[0], shards(rounds.experiment)[name], reopened
-        )
+            policy.release(Payload(), images, {0: 5, 2: 5})
+        assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("dataset", DATASETS.names)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+def test_every_preset_keeps_to_the_total_limit_of_the_default_policy(dataset, preset, method):
+    """A class that the limit of one round admits is sent in every round of the run."""
+    tables = {"data": {"name": dataset}, "method": {"name": method}}
+    config, policy = configuration.build(tables, preset=preset), default_policy()
+    fewest = max(config.method.threshold, math.ceil(config.method.ipc / policy.max_images_per_sample))
+    counts = [fewest, 10 * fewest]
+    taken = disclosure(config, counts)
+    policy.admit(method, taken, counts)
+    whole = policy.forecast(taken.images, counts, config.run.rounds)
+    assert whole.limited_from is None
+    assert whole.images == dict.fromkeys([0, 1], config.run.rounds * config.method.ipc)
 
 
 def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
@@ -149,7 +227,7 @@ def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
             phase, {name: request}, {name: shard}, {name: state}, experiment.engine, admission
         )
         assert isinstance(delivery, Replied if sent else Failed)
-        assert (after.images_sent > 0) == (after.pending is not None) == sent
+        assert bool(after.images_sent) == (after.pending is not None) == sent
         if not sent:
             assert all(word in delivery.reason for word in ("58.9 dB", "max_likeness 40", "[FEDAF-POLICY-LIKENESS]"))
 
@@ -188,16 +266,16 @@ def test_a_copy_is_not_sent_in_a_later_round_either():
 
 def test_a_method_that_does_not_tell_what_it_takes_must_be_named_by_the_client():
     with raises("FEDAF-POLICY-METHOD") as refusal:
-        default_policy().admit("mine:Means", None, [10], sent=0)
+        default_policy().admit("mine:Means", None, [10])
     assert "mine:Means" in str(refusal.value)
-    Policy(methods=["mine:Means"]).admit("mine:Means", None, [10], sent=0)
+    Policy(methods=["mine:Means"]).admit("mine:Means", None, [10])
     with raises("FEDAF-POLICY-METHOD") as refusal:
-        Policy(methods=[]).admit("fedavg", Disclosure(100), [100], sent=0)
+        Policy(methods=[]).admit("fedavg", Disclosure(100), [100])
     assert re.search("none.*fedavg", str(refusal.value))
 
 
 def test_a_client_that_sends_nothing_has_nothing_to_refuse():
-    default_policy().admit("fedaf", Disclosure(0), [3, 0], sent=0)
+    default_policy().admit("fedaf", Disclosure(0), [3, 0])
 
 
 def test_the_default_policy_admits_every_built_in_method_and_nothing_else():
@@ -214,13 +292,13 @@ def test_a_plugin_is_refused_until_a_policy_names_it(tmp_path, monkeypatch, call
     assert "nothing" not in call("policy", "show")[1]
     for name in ("nothing", "fedaf_nothing:Nothing"):
         with raises("FEDAF-POLICY-METHOD") as refusal:
-            default_policy().admit(name, None, [100], sent=0)
+            default_policy().admit(name, None, [100])
         assert name in str(refusal.value)
         (tmp_path / "config.toml").write_text(f'[method]\nname = "{name}"\n')
         code, out, _ = call("policy", "check", "config.toml")
         assert (code, out.count("refuses: ")) == (1, 10)
         (tmp_path / "policy.toml").write_text(f'methods = ["fedaf", "{name}"]\n')
-        read_policy(str(tmp_path / "policy.toml")).admit(name, None, [100], sent=0)
+        read_policy(str(tmp_path / "policy.toml")).admit(name, None, [100])
         assert call("policy", "check", "config.toml", "--policy", "policy.toml")[0] == 0
 
 
@@ -282,10 +360,11 @@ def test_checking_asks_for_what_the_server_asks_for_whatever_the_clients_data(ca
     (tmp_path / "asked.toml").write_text('[data]\nname = "digits"\n')  # its preset: 10 images, 10 rounds
     code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz")
     assert (code, "takes part" in out) == (0, True)
+    assert {"200", "1.7"} <= set(out.split())  # 2 classes, 10 images, 10 rounds; 100 images of 60 samples
     (tmp_path / "mine.toml").write_text("max_images = 199\n")
     code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz", "--policy", "mine.toml")
-    assert code == 1
-    assert "max_images 199" in " ".join(out.split())
+    assert (code, "no new images from round 10" in " ".join(out.split())) == (0, True)
+    assert "180" in out.split()
     few = {"x_train": images[:8], "y_train": labels[:8], "x_test": images[:4], "y_test": labels[:4]}
     np.savez(tmp_path / "few.npz", **few)
     code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:few.npz")

@@ -187,13 +187,24 @@ def test_a_fault_costs_that_client_one_round_and_nobody_else_anything(method, ph
     assert found.reports[ROUND + 1].failures == {}
     assert VICTIM in found.reports[ROUND + 1].accepted
     next_round = {tag: data for tag, data in found.replies.items() if tag[1] == ROUND + 1}
-    assert next_round == {tag: data for tag, data in absent.replies.items() if tag[1] == ROUND + 1}
+    expected = {tag: data for tag, data in absent.replies.items() if tag[1] == ROUND + 1}
+    if (tag := (VICTIM, ROUND + 1, "condense")) in expected:
+        next_round[tag], expected[tag] = without_disclosure(next_round[tag]), without_disclosure(expected[tag])
+    assert next_round == expected
     assert same(found.models[ROUND + 1], absent.models[ROUND + 1])
     for name, state in found.kept[ROUND + 1].items():
         other = absent.kept[ROUND + 1][name]
         # Images that left the client count as sent, whatever the server made of them.
         assert state.images_sent == other.images_sent or name == VICTIM
         assert same(replace(state, images_sent=other.images_sent).to_tensors(), other.to_tensors())
+
+
+def without_disclosure(data: bytes) -> bytes:
+    """A reply without the client's count of what it sent, which includes replies that were of no use."""
+    reply = Payload.decode(data)
+    scalars = {name: value for name, value in reply.scalars.items() if not name.startswith("disclosed_")}
+    assert len(scalars) == len(reply.scalars) - 2
+    return Payload(reply.tensors, scalars).encode()
 
 
 def assert_nearly(left: bytes, right: bytes) -> None:

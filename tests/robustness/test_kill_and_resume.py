@@ -195,3 +195,18 @@ def test_ctrl_c_exits_130_and_the_run_goes_on_to_the_same_numbers(undisturbed, t
     assert b"Traceback" not in errors
     assert b"--resume" in errors
     assert resumed(out).curve == json.loads((undisturbed(FEDAF) / "result.json").read_text())["curve"]
+
+
+@pytest.mark.parametrize("moment", ["condense", "after metrics"])
+def test_a_killed_run_has_disclosed_what_a_run_never_killed_has(moment, tmp_path):
+    """A policy that permits two rounds' images of the largest classes, and one round's of others."""
+    (tmp_path / "policy.toml").write_text("max_total_images_per_sample = 0.07\nmin_local_steps = 1\nmin_samples = 5\n")
+    settings = {**SMALL["settings"], "federation.policy": str(tmp_path / "policy.toml")}
+    limited = {**FEDAF, "settings": settings, "min_samples": 10}
+    fedaf.run(**limited, out=tmp_path / "whole")
+    killed(limited, tmp_path / "run", moment, round=2)
+    resumed(tmp_path / "run")
+    whole, found = (json.loads((tmp_path / out / "result.json").read_text())["disclosed"] for out in ("whole", "run"))
+    assert found == whole
+    assert {n for client in whole["clients"].values() for n in client["images"].values()} == {5, 10}
+    assert logged(tmp_path / "run") == logged(tmp_path / "whole")

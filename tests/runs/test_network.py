@@ -231,15 +231,15 @@ def test_a_method_keeps_its_own_evaluation():
         phase_named(none, "other")
 
 
-def test_an_evaluation_takes_no_images_so_a_bound_on_them_does_not_refuse_it():
+def test_an_evaluation_takes_no_images_so_there_is_no_limit_on_them():
     method = server_site(read_config(text(method="fedaf"))).method
     labels = torch.zeros(200, dtype=torch.int64)
     shard = Shard(torch.zeros(200, 1, 8, 12, dtype=torch.uint8), labels, 3)
     admission = Admission(Policy(methods=["fedaf"], max_images=50), method, "fedaf")
-    sent = ClientState(images_sent=50)
-    admission.admit(Evaluate(method), shard, sent)
-    with raises("FEDAF-POLICY-TOTAL"):
-        admission.admit(method.phases[0], shard, sent)
+    assert admission.admit(method.phases[0], shard, ClientState()) == {0: 50}
+    sent = ClientState(images_sent={0: 1})
+    assert admission.admit(method.phases[0], shard, sent) == {}
+    assert admission.admit(Evaluate(method), shard, sent) is None
 
 
 @pytest.fixture

@@ -46,10 +46,11 @@ LABEL_COUNTS = {"label_counts": torch.tensor([3, 0, 9, 0])}
 OWNED = torch.tensor([0, 2])
 CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
 
-COUNTS = ("audit_images", "held_out_images")
+COUNTS = ("audit_images", "held_out_images", "disclosed_images")
 LOSSES = ("loss_dm", "loss_cdc", "gradient_ratio")
 DECIBELS = ("audit_psnr_mean", "audit_psnr_max", "held_out_psnr_mean", "held_out_psnr_max")
 SHARES = ("audit_from_source", "held_out_from_source")
+RATIO = "disclosed_per_sample"
 MOST_DECIBELS = 10 * math.log10(255**2 * 12) + 1
 
 
@@ -95,7 +96,7 @@ def rounding_decides(payload: Payload) -> bool:
 
 def good_condense(payload: Payload) -> bool:
     classes = payload.tensors.get("classes")
-    return good_images(payload, LOSSES) and classes is not None and classes.tolist() == OWNED.tolist()
+    return good_images(payload, LOSSES) and classes is not None and set(classes.tolist()) <= set(OWNED.tolist())
 
 
 def good_condense_alone(payload: Payload) -> bool:
@@ -111,9 +112,9 @@ def good_images(payload: Payload, losses: tuple[str, ...]) -> bool:
     return (
         owned == sorted(set(owned) & set(range(CLASSES)))
         and found["images"].shape == (len(owned), IPC, *TASK.image_shape)
-        and set(given) == {*losses, *DECIBELS, *SHARES, *COUNTS}
+        and set(given) == {*losses, *DECIBELS, *SHARES, *COUNTS, RATIO}
         and all(an_int(given[name], 0, 2**32) for name in COUNTS)
-        and all(a_float(given[name], 0) for name in losses)
+        and all(a_float(given[name], 0) for name in (*losses, RATIO))
         and all(a_float(given[name], 0, MOST_DECIBELS) for name in DECIBELS)
         and all(a_float(given[name], 0, 1) for name in SHARES)
     )
@@ -163,7 +164,7 @@ def knowledge_of(*owned: int) -> Payload:
     return Payload({"classes": classes, "mean_logits": v, "soft_labels": torch.softmax(v, 1)})
 
 
-MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES), 0.5), **dict.fromkeys(COUNTS, 4)}
+MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES, RATIO), 0.5), **dict.fromkeys(COUNTS, 4)}
 MEASURES_ALONE = {name: value for name, value in MEASURES.items() if name not in LOSSES[1:]}
 IMAGES = torch.arange(2 * IPC * 16, dtype=torch.uint8).reshape(2, IPC, *TASK.image_shape)
 
@@ -194,7 +195,11 @@ REPLIES = {
         KNOWLEDGE, Payload(MODEL), good_knowledge, (knowledge_of(), knowledge_of(1, 3), knowledge_of(0, 1, 2, 3))
     ),
     "fedaf condense": Replies(
-        CONDENSE, CONDENSE_ASK, good_condense, (Payload({"classes": OWNED, "images": IMAGES}, MEASURES),), FEDAF_SERVER
+        CONDENSE,
+        CONDENSE_ASK,
+        good_condense,
+        tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, MEASURES) for owned in (0, 1, 2)),
+        FEDAF_SERVER,
     ),
     "feddm condense": Replies(
         CONDENSE_ALONE,

@@ -1,7 +1,7 @@
 """``fedaf policy``: show a client's policy, and check a run against it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -10,6 +10,9 @@ from rich.table import Table
 
 from fedaf import config as configuration
 from fedaf.errors import Refused
+
+if TYPE_CHECKING:
+    from fedaf.protocol.policy import Forecast
 
 app = typer.Typer(
     name="policy", help="Show and check a client's policy: what a server may ask of it.", no_args_is_help=True
@@ -35,9 +38,10 @@ def show(file: Annotated[str, typer.Argument()] = "default") -> None:
 
 @app.command()
 def check(config: Path, policy: str = "default", dataset: str | None = None) -> None:
-    """Show which clients would take part in a run, and why others would refuse.
+    """Show which clients would take part in a run, what they would disclose, and why others would refuse.
 
-    Nothing is computed or sent. The exit status is 1 if any client would refuse.
+    Nothing is computed or sent. Images that a client sent in earlier runs are not counted here.
+    The exit status is 1 if any client would refuse.
 
     Args:
         config: TOML file with the settings of the run that a server asks for.
@@ -50,16 +54,30 @@ def check(config: Path, policy: str = "default", dataset: str | None = None) -> 
     bounds = read_policy(policy)
     asked = configuration.build(configuration.read_toml(config))
     clients = {"you": own_counts(asked, dataset)} if dataset is not None else prepare(asked).counts
-    table, refusals = Table("client", "samples", "decision", box=SIMPLE), 0
+    headers = ("client", "samples", "images", "per sample", "decision")
+    table, refusals = Table(*headers, box=SIMPLE), 0
     for client, counts in clients.items():
-        taken = disclosure(asked, counts)
-        each_round = sum(taken.images.values()) if taken else 0
+        taken, images, ratio = disclosure(asked, counts), "", ""
         verdict = "takes part" if taken is None or taken.fewest_samples else "takes part, with nothing to send"
-        try:  # in the last round, when most has been sent
-            bounds.admit(asked.method_name, taken, counts, sent=(asked.run.rounds - 1) * each_round)
+        try:
+            bounds.admit(asked.method_name, taken, counts)
+            if taken is not None and taken.images:
+                whole = bounds.forecast(taken.images, counts, asked.run.rounds)
+                images, ratio = str(sum(whole.images.values())), f"{whole.per_sample:.2g}"
+                verdict += _limits(whole)
         except Refused as refusal:
             verdict, refusals = f"refuses: {refusal}", refusals + 1
-        table.add_row(client, str(sum(counts)), verdict)
+        table.add_row(client, str(sum(counts)), images, ratio, verdict)
     Console().print(table)
     if refusals:
         raise typer.Exit(_REFUSED)
+
+
+def _limits(whole: "Forecast") -> str:
+    """Say from which round on the limits over all rounds withhold images."""
+    parts = []
+    if whole.limited_from is not None and whole.limited_from != whole.silent_from:
+        parts.append(f"; new images of fewer classes from round {whole.limited_from}")
+    if whole.silent_from is not None:
+        parts.append(f"; no new images from round {whole.silent_from}")
+    return "".join(parts)

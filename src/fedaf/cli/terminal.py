@@ -99,7 +99,12 @@ class Terminal:
         self.console.print(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.console.print(by_domain)
-        sentences = (tables.personal_sentence, tables.audit_sentence, tables.overhead_sentence)
+        sentences = (
+            tables.personal_sentence,
+            tables.disclosure_sentence,
+            tables.audit_sentence,
+            tables.overhead_sentence,
+        )
         for said in filter(None, (sentence(result) for result in results for sentence in sentences)):
             print_line(self.console, said)
         if draw:

@@ -25,15 +25,20 @@ class Admission:
     method: Method
     method_name: str
 
-    def admit(self, phase: Phase, shard: Shard, state: ClientState) -> None:
+    def admit(self, phase: Phase, shard: Shard, state: ClientState) -> Mapping[int, int] | None:
         """Check a phase before any work is done.
+
+        Returns:
+            The condensed images that are permitted in this round, by class; ``None`` if the method does not say what it
+            discloses, and for an evaluation, which uses test data only.
 
         Raises:
             Refused: The method would reveal more than the policy allows.
         """
         counts = shard.counts
-        disclosure = None if isinstance(phase, Evaluate) else self.method.discloses(counts)  # uses test data only
-        self.policy.admit(self.method_name, disclosure, counts, sent=state.images_sent)
+        disclosure = None if isinstance(phase, Evaluate) else self.method.discloses(counts)
+        self.policy.admit(self.method_name, disclosure, counts)
+        return None if disclosure is None else self.policy.allowance(disclosure.images, counts, state.images_sent)
 
 
 def serve(
@@ -62,13 +67,13 @@ def serve(
     for name, request in requests.items():
         shard, state = shards[name], states.get(name, ClientState()).opened(request)
         try:
-            if admission is not None:
-                admission.admit(phase, shard, state)
+            allowance = None if admission is None else admission.admit(phase, shard, state)
         except Refused as refusal:
             yield name, Failed.from_error(refusal), state
             continue
         opened[name] = state
-        clients.append(Client(name, shard, request.key, state.current(request), state.scratch))
+        kept = state.current(request), state.scratch
+        clients.append(Client(name, shard, request.key, *kept, sent=state.images_sent, allowance=allowance))
     if not clients:
         return
     outcomes = phase.work([requests[client.id].ask for client in clients], clients, engine)
@@ -76,7 +81,7 @@ def serve(
         state, reply = opened[client.id], Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars)
         try:
             if admission is not None:
-                admission.policy.release(reply)
+                admission.policy.release(reply, outcome.images, client.allowance)
         except Refused as refusal:
             yield client.id, Failed.from_error(refusal), state
             continue

@@ -5,12 +5,16 @@ client the server accepted last. Pending state of that round is committed, any o
 reply, a repeated round or a resumed server, the client works from the state that the server expects.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from fedaf.protocol import Outcome, Request, Tensors, prefixed, select, to_cpu
+
+#: Stands for the class of images that were counted before classes were: totals include them.
+UNKNOWN_CLASS = -1
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class ClientState:
         pending_round: The round of ``pending``.
         scratch: Tensors for the later phases of ``scratch_round``.
         scratch_round: The round of ``scratch``.
-        images_sent: Condensed images sent over all runs, accepted or not.
+        images_sent: Condensed images sent over all runs by class, accepted or not.
     """
 
     run: str = ""
@@ -33,7 +37,7 @@ class ClientState:
     pending_round: int = 0
     scratch: Tensors = field(default_factory=dict)
     scratch_round: int = 0
-    images_sent: int = 0
+    images_sent: Mapping[int, int] = field(default_factory=dict)
 
     def opened(self, request: Request) -> "ClientState":
         """Return the state at the start of a request: pending state committed or discarded, old scratch dropped."""
@@ -60,7 +64,7 @@ class ClientState:
 
     def after(self, request: Request, outcome: Outcome) -> "ClientState":
         """Return the state after the client's work, with the outcome pending."""
-        state = replace(self, images_sent=self.images_sent + outcome.images)
+        state = replace(self, images_sent=dict(Counter(self.images_sent) + Counter(outcome.images)))
         if outcome.scratch is not None:
             state = replace(state, scratch=to_cpu(outcome.scratch), scratch_round=request.round)
         if outcome.state is not None:
@@ -77,7 +81,7 @@ class ClientState:
             "run": torch.tensor(list(self.run.encode()), dtype=torch.uint8),
             "pending_round": torch.tensor(self.pending_round if self.pending is not None else -1),
             "scratch_round": torch.tensor(self.scratch_round),
-            "images_sent": torch.tensor(self.images_sent),
+            "images_sent": torch.tensor(sorted(self.images_sent.items()), dtype=torch.int64).reshape(-1, 2),
             **prefixed("committed/", self.committed),
             **prefixed("pending/", self.pending or {}),
             **prefixed("scratch/", self.scratch),
@@ -94,5 +98,12 @@ class ClientState:
             pending_round=max(round, 0),
             scratch=select(tensors, "scratch/"),
             scratch_round=int(tensors["scratch_round"]),
-            images_sent=int(tensors["images_sent"]),
+            images_sent=read_images_sent(tensors["images_sent"]),
         )
+
+
+def read_images_sent(stored: torch.Tensor) -> dict[int, int]:
+    """Return the images sent by class, from rows (class, number). Older states have only a total, of unknown class."""
+    if stored.ndim == 0:
+        return {UNKNOWN_CLASS: int(stored)} if stored else {}
+    return dict(stored.tolist())

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import safetensors.torch
 
-from fedaf.client.state import ClientState
+from fedaf.client.state import ClientState, read_images_sent
 from fedaf.common.files import write_atomically
 from fedaf.protocol import Refused, UserError, pack
 
@@ -44,10 +45,13 @@ class StateFolder:
             os.close(lock)
 
     def read(self, run: str) -> ClientState:
-        """Return the state of a run. A new run has only the number of images sent in other runs."""
+        """Return the state of a run. A new run has only the numbers of images sent in other runs."""
         with _undamaged(file := self._file(run)):
             state = ClientState.from_tensors(safetensors.torch.load_file(file)) if file.exists() else ClientState()
-        return replace(state, images_sent=max((_images_sent(each) for each in self._files()), default=0))
+        sent: Counter[int] = Counter()
+        for each in self._files():
+            sent |= _images_sent(each)  # the larger number of each class: a later file counts what an earlier one did
+        return replace(state, images_sent=dict(sent))
 
     def write(self, state: ClientState) -> None:
         """Replace the state of a run, and delete the oldest states."""
@@ -81,6 +85,6 @@ def _undamaged(file: Path) -> Iterator[None]:
         raise UserError(f"{what}; restore the file from a backup.", code="FEDAF-CLIENT-STATE-DAMAGED") from error
 
 
-def _images_sent(file: Path) -> int:
+def _images_sent(file: Path) -> Counter[int]:
     with _undamaged(file), safetensors.safe_open(file, framework="pt") as opened:
-        return int(opened.get_tensor("images_sent"))
+        return Counter(read_images_sent(opened.get_tensor("images_sent")))

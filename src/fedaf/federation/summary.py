@@ -5,6 +5,7 @@ Two accuracies are reported, and each has one definition. ``accuracy`` is over t
 clients: each client's personal model on its own test data, every client counting the same.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart), seconds, mean
-        overhead by phase, and the copy audit of all images that were sent (that of the last round that has one).
+        overhead by phase, the copy audit of all images that were sent (that of the last round that has one), and the
+        condensed images that clients disclosed.
     """
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
@@ -41,6 +43,7 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds": sum(sum(m["seconds"].values()) for m in rounds),
         "overhead_seconds": _mean_overhead([m["overhead"] for m in rounds if m.get("overhead")]),
         "copy_audit": audits[-1] if audits else None,
+        "disclosed": _disclosed([m["disclosure"] for m in rounds if m.get("disclosure")]),
     }
 
 
@@ -52,6 +55,36 @@ def _personal(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     means = [sum(accuracies.values()) / len(accuracies) for accuracies in by_client]
     best = max(range(len(means)), key=means.__getitem__)
     return {"best_accuracy": means[best], "best_by_client": by_client[best], "last_accuracy": means[-1]}
+
+
+def _disclosed(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any] | None:
+    """Return the condensed images that clients disclosed; ``None`` for methods that send none.
+
+    Args:
+        rounds: By client: its images by class in this round, and its own count of all images that it ever sent.
+
+    Returns:
+        By client the images that arrived in this run by class and in total, its own count over all runs (including
+        replies that were lost), and the most images of a class per sample of that class by this count. Also the
+        largest total and the largest ratio of all clients.
+    """
+    if not rounds:
+        return None
+    clients: dict[str, dict[str, Any]] = {}
+    for name in sorted({client for of_round in rounds for client in of_round}):
+        replies = [of_round[name] for of_round in rounds if name in of_round]
+        images = sum((Counter(reply["images"]) for reply in replies), Counter[str]())
+        clients[name] = {
+            "images": {label: images[label] for label in sorted(images, key=int)},
+            "total": images.total(),
+            "all_runs": max(reply["total"] for reply in replies),
+            "per_sample": max(reply["per_sample"] for reply in replies),
+        }
+    return {
+        "most_images": max(client["total"] for client in clients.values()),
+        "most_per_sample": max(client["per_sample"] for client in clients.values()),
+        "clients": clients,
+    }
 
 
 def _mean_overhead(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]] | None:

@@ -5,6 +5,7 @@ them. A method adds the networks of the condensation steps and the terms of the 
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -27,11 +28,14 @@ from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, po
 from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
+from fedaf.protocol.policy import images_per_sample
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 
 _GRADIENT_RATIO = "gradient_ratio"
 _STATISTICS_BATCHES = 100
+#: What a client reports of its own count: images sent over all runs, and the most of a class per sample of that class.
+_DISCLOSED = {"disclosed_images": Number(int, 0, 1 << 32), "disclosed_per_sample": Number(float, 0)}
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class CondensePhase(Phase):
     """Condense the clients' data.
 
     Down: the inputs of the method's loss terms, and the key of the random networks that all clients of a round share.
-    Up: the condensed images as uint8, the losses of the last step, and the copy audit.
+    Up: the condensed images as uint8, of the classes for which the client's policy permits more; the losses of the last
+    step, the copy audit, and how many images the client has disclosed.
     """
 
     name = "condense"
@@ -129,11 +134,11 @@ class CondensePhase(Phase):
         task, asked = self.method.task, self.classes_asked(ask)
         return Schema(
             {
-                "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, equals=asked),
+                "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, among=asked),
                 "images": Field(torch.uint8, ("owned", self.method.options.ipc, *task.image_shape)),
             },
-            {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS},
-            lengths={"owned": (0, task.num_classes) if asked is None else (len(asked), len(asked))},
+            {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS, **_DISCLOSED},
+            lengths={"owned": (0, task.num_classes if asked is None else len(asked))},
             checks=(ascending_classes,),
         )
 
@@ -156,16 +161,21 @@ class CondensePhase(Phase):
     def _job(self, ask: Payload, client: Client) -> tuple[Job, Tensor]:
         """Return a client's job and the rows of its data that each start image was made from."""
         method, options = self.method, self.method.options
-        classes = method.condensed_classes(client.shard.counts)
-        asked, kept = self.classes_asked(ask), client.state.get("classes")
-        if asked is not None and asked.tolist() != classes:
-            problem = f"the server asks for the classes {asked.tolist()}, but this client condenses {classes}"
+        condensed = method.condensed_classes(client.shard.counts)
+        asked, targets = self.classes_asked(ask), self.targets(ask)
+        if asked is not None and asked.tolist() != condensed:
+            problem = f"the server asks for the classes {asked.tolist()}, but this client condenses {condensed}"
             raise Refused(problem, code="FEDAF-CONDENSE-CLASSES")
-        if options.continue_images and kept is not None and kept.tolist() == classes:
-            images, sources = client.state["images"], client.state["sources"]
+        classes = [label for label in condensed if client.may_send(label, options.ipc)]
+        if targets is not None:
+            targets = targets[[condensed.index(label) for label in classes]]
+        kept = client.state["classes"].tolist() if "classes" in client.state else []
+        if options.continue_images and classes and set(classes) <= set(kept):
+            rows = [kept.index(label) for label in classes]
+            images, sources = client.state["images"][rows], client.state["sources"][rows]
         else:
             images, sources = initial_images(client.shard, classes, options, method.task, client.key.derive("init"))
-        return Job(client.shard, classes, images, client.key, self.targets(ask)), sources
+        return Job(client.shard, classes, images, client.key, targets), sources
 
     def _objective(self, ask: Payload, client: Client, key: Key, engine: Engine) -> Objective:
         """Return the image loss under the networks that follow from the global model and ``key``."""
@@ -186,8 +196,11 @@ class CondensePhase(Phase):
         key, before = client.key.derive("audit"), client.state.get("audit")
         scalars |= copy_audit(shared, sources, client.shard, job.classes, key, engine.device, before)
         state = {"classes": classes, "images": result.images, "sources": sources, "audit": audit_tensor(scalars)}
-        sent = shared.shape[0] * shared.shape[1]
-        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=sent)
+        images = dict.fromkeys(job.classes, self.method.options.ipc)
+        disclosed = Counter(client.sent) + Counter(images)
+        scalars["disclosed_images"] = disclosed.total()
+        scalars["disclosed_per_sample"] = images_per_sample(disclosed, client.shard.counts)
+        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=images)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Add the images of the clients that replied, and drop those of clients absent for ``max_staleness`` rounds."""
@@ -205,7 +218,8 @@ class CondensePhase(Phase):
             log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
         audits = {**memory.audits, **{name: audit_tensor(reply.scalars) for name, reply in replies.items()}}
         server = replace(server, memory=replace(memory, condensed=condensed, audits=audits))
-        return server.with_log(**log, copy_audit=pool_audits(audits.values()))
+        disclosure = {name: _disclosure(reply, options.ipc) for name, reply in replies.items()}
+        return server.with_log(**log, copy_audit=pool_audits(audits.values()), disclosure=disclosure)
 
 
 class CondensingMethod(Method):
@@ -305,6 +319,13 @@ class CondensingMethod(Method):
 def resample_key(server: ServerState) -> int:
     """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
+
+
+def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:
+    """Return the images of a reply by class, and the client's own count over all runs."""
+    images = {str(label): ipc for label in reply.tensors["classes"].tolist()}
+    total, per_sample = (reply.scalars[name] for name in _DISCLOSED)
+    return {"images": images, "total": total, "per_sample": per_sample}
 
 
 def ascending_classes(tensors: Tensors) -> None:

@@ -143,6 +143,9 @@ class Client:
         key: Its random key for this round and phase.
         state: The state that it kept after the last accepted round.
         scratch: What earlier phases of this round stored.
+        sent: Condensed images sent so far by class, over all runs.
+        allowance: Condensed images that the policy permits in this round by class, none of a class that is missing;
+            ``None`` means no limit.
     """
 
     id: str
@@ -150,6 +153,12 @@ class Client:
     key: Key
     state: Tensors = field(default_factory=dict)
     scratch: Tensors = field(default_factory=dict)
+    sent: Mapping[int, int] = field(default_factory=dict)
+    allowance: Mapping[int, int] | None = None
+
+    def may_send(self, label: int, images: int) -> bool:
+        """Return whether the policy permits this number of images of a class."""
+        return self.allowance is None or images <= self.allowance.get(label, 0)
 
 
 @dataclass(frozen=True)
@@ -160,13 +169,13 @@ class Outcome:
         reply: What is sent to the server.
         state: Replaces the client's state after the server accepts the round; ``None`` keeps the old one.
         scratch: For the later phases of this round; ``None`` keeps what is there.
-        images: Number of condensed images in the reply, which the client counts.
+        images: Number of condensed images in the reply by class, which the client counts over all runs.
     """
 
     reply: Payload
     state: Tensors | None = None
     scratch: Tensors | None = None
-    images: int = 0
+    images: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ Servers are not trusted. Without a policy, a server could ask for images after t
 receive near-copies of private images.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -18,6 +20,26 @@ from fedaf.protocol.payload import Payload
 LIKENESS = "audit_psnr_max"
 
 
+_ROUNDING = 1e-9  # 0.29 images per sample of 100 samples are 29 images, despite rounding errors
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a whole run discloses under a policy.
+
+    Args:
+        images: Condensed images by class that the client sends.
+        per_sample: The largest number of these images of a class divided by the samples of that class.
+        limited_from: The first round in which a total limit withholds images; ``None`` if it never does.
+        silent_from: The first round in which the client sends no images for this reason; ``None`` if it always does.
+    """
+
+    images: Mapping[int, int]
+    per_sample: float
+    limited_from: int | None
+    silent_from: int | None
+
+
 class Policy(Options):
     """The limits that a data owner sets, with careful defaults."""
 
@@ -28,27 +50,35 @@ class Policy(Options):
         description="least number of samples that sent data come from: of a class, or in all if a model is sent",
     )
     max_images_per_sample: float = Field(
-        0.5, gt=0, description="most condensed images of a class per sample of that class (IPC / N_kc)"
+        0.5, gt=0, description="most condensed images of a class per sample of that class (IPC / N_kc), in one round"
+    )
+    max_total_images_per_sample: float = Field(
+        10.0,
+        gt=0,
+        description="most condensed images of a class per sample of that class, over all rounds and runs; "
+        "beyond it no new images of the class are sent",
     )
     min_local_steps: int = Field(10, ge=0, description="least number of condensation steps before images are sent")
     initialisations: list[Literal["mean", "noise", "real"]] = Field(
         ["mean", "noise"], description="initialisations of condensed images that are allowed; 'real' sends near-copies"
     )
     max_images: int | None = Field(
-        None, ge=0, description="most condensed images sent in total, over all rounds and runs; unset: no limit"
+        None,
+        ge=0,
+        description="most condensed images sent in total, over all rounds and runs; "
+        "no images are sent in a round that would exceed it; unset: no limit",
     )
     max_likeness: float = Field(
         40.0, gt=0, description="highest PSNR in dB of a condensed image to a private image; an exact copy has 59"
     )
 
-    def admit(self, method: str, disclosure: Disclosure | None, counts: Sequence[int], *, sent: int) -> None:
-        """Check a round of a method before any work is done.
+    def admit(self, method: str, disclosure: Disclosure | None, counts: Sequence[int]) -> None:
+        """Check a round of a method before any work is done. The total limits are those of ``allowance``.
 
         Args:
             method: Name of the method.
             disclosure: What the round would reveal; ``None`` if the method does not say.
             counts: The client's samples per class.
-            sent: How many condensed images the client has sent so far.
 
         Raises:
             Refused: The round would reveal more than the policy allows.
@@ -58,8 +88,9 @@ class Policy(Options):
         if disclosure is None:  # a custom method that does not say, but is trusted by name
             return
         fewest, images, steps = disclosure.fewest_samples, disclosure.images, disclosure.local_steps
-        asked, start, allowed = sum(images.values()), disclosure.initialisation, ", ".join(self.initialisations)
-        crowded = [label for label, number in images.items() if number > self.max_images_per_sample * counts[label]]
+        start, allowed = disclosure.initialisation, ", ".join(self.initialisations)
+        most = self.max_images_per_sample
+        crowded = [label for label, number in images.items() if number > most * counts[label] + _ROUNDING]
         if 0 < fewest < self.min_samples:
             code = "FEDAF-POLICY-SAMPLES"
             problem = f"a part of the reply describes {fewest} samples, the policy wants min_samples {self.min_samples}"
@@ -75,29 +106,86 @@ class Policy(Options):
         elif images and start not in self.initialisations:
             code = "FEDAF-POLICY-INITIALISATION"
             problem = f"images would start from {start!r}, the policy allows initialisations {allowed or 'none'}"
-        elif self.max_images is not None and sent + asked > self.max_images:
-            code = "FEDAF-POLICY-TOTAL"
-            problem = (
-                f"{asked} images are asked for after {sent} before, the policy allows max_images {self.max_images}"
-            )
         else:
             return
         raise Refused(problem, code=code)
+
+    def allowance(self, images: Mapping[int, int], counts: Sequence[int], sent: Mapping[int, int]) -> dict[int, int]:
+        """Return those images of a round that the limits over all rounds and runs permit.
+
+        A class is permitted completely or not at all. ``max_images`` permits or refuses all of the round's images.
+
+        Args:
+            images: Condensed images that the round asks for, by class.
+            counts: The client's samples per class.
+            sent: Condensed images that the client has sent so far, by class.
+
+        Returns:
+            The permitted images by class.
+        """
+        most, so_far = self.max_total_images_per_sample, Counter(sent)
+        permitted = {
+            label: number
+            for label, number in images.items()
+            if so_far[label] + number <= most * counts[label] + _ROUNDING
+        }
+        if self.max_images is not None and so_far.total() + sum(permitted.values()) > self.max_images:
+            return {}
+        return permitted
+
+    def forecast(self, images: Mapping[int, int], counts: Sequence[int], rounds: int) -> Forecast:
+        """Return what a run discloses if every round asks for the same images and nothing was sent before.
+
+        Args:
+            images: Condensed images that a round asks for, by class.
+            counts: The client's samples per class.
+            rounds: Number of rounds.
+        """
+        sent: Counter[int] = Counter()
+        limited_from = silent_from = None
+        for round in range(1, rounds + 1):
+            permitted = self.allowance(images, counts, sent)
+            if len(permitted) < len(images):
+                limited_from = limited_from or round
+            if images and not permitted:
+                silent_from = round
+                break  # what is permitted never grows
+            sent += Counter(permitted)
+        return Forecast(dict(sent), images_per_sample(sent, counts), limited_from, silent_from)
 
     def refused_method(self, method: str) -> Refused:
         """Return the refusal of a method that is not in ``methods``."""
         admitted = ", ".join(self.methods) or "none"
         return Refused(f"the policy admits the methods {admitted}, not {method[:80]}", code="FEDAF-POLICY-METHOD")
 
-    def release(self, reply: Payload) -> None:
+    def release(self, reply: Payload, images: Mapping[int, int], allowance: Mapping[int, int] | None) -> None:
         """Check a reply before it is sent.
 
+        Args:
+            reply: The reply.
+            images: Its condensed images by class.
+            allowance: The images that are permitted in this round, by class; ``None`` means no limit.
+
         Raises:
-            Refused: A condensed image is too similar to a private one.
+            Refused: There are more images than permitted, or one is too similar to a private one.
         """
+        if allowance is not None and (excess := Counter(images) - Counter(allowance)):
+            label, number = min(excess.items())
+            problem = f"the reply has {number} images of class {label} more than the policy still allows in total"
+            raise Refused(problem, code="FEDAF-POLICY-TOTAL")
         likeness = reply.scalars.get(LIKENESS)
         if isinstance(likeness, float) and likeness > self.max_likeness:
             raise Refused(
                 f"an image has a PSNR of {likeness:.1f} dB to a private one, over max_likeness {self.max_likeness:g}",
                 code="FEDAF-POLICY-LIKENESS",
             )
+
+
+def images_per_sample(images: Mapping[int, int], counts: Sequence[int]) -> float:
+    """Return the largest number of images of a class divided by the samples of that class; 0 without images.
+
+    Args:
+        images: Number of images by class. Classes of which there are no samples are left out.
+        counts: Samples per class.
+    """
+    return max((images.get(label, 0) / count for label, count in enumerate(counts) if count), default=0.0)

@@ -25,14 +25,14 @@ class Field:
             has its bounds.
         low: Smallest value allowed.
         high: Largest value allowed.
-        equals: The exact value required.
+        among: The only values allowed.
     """
 
     dtype: torch.dtype
     shape: tuple[int | str, ...]
     low: float | None = None
     high: float | None = None
-    equals: Tensor | None = None
+    among: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def _validate_tensor(name: str, value: Tensor, expected: Field, lengths: dict[st
         raise Refused(f"{name} has values below {expected.low:g}", code="FEDAF-REPLY-RANGE")
     if expected.high is not None and bool((value > expected.high).any()):
         raise Refused(f"{name} has values above {expected.high:g}", code="FEDAF-REPLY-RANGE")
-    if expected.equals is not None and not torch.equal(value, expected.equals.cpu()):
-        raise Refused(f"{name} differs from the value asked for", code="FEDAF-REPLY-VALUE")
+    if expected.among is not None and not bool(torch.isin(value, expected.among.cpu()).all()):
+        raise Refused(f"{name} has values that were not asked for", code="FEDAF-REPLY-VALUE")
 
 
 def _validate_scalar(name: str, value: Scalar, number: Number) -> None:

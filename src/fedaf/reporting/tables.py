@@ -91,7 +91,7 @@ _SPLITS = {"domain": "one client per domain"}
 
 
 def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None = None) -> Table:
-    """Compare methods: accuracy, rounds until it reaches ``target``, bytes per client and round, time.
+    """Compare methods: accuracy, rounds until it reaches ``target``, bytes per client and round, time, disclosure.
 
     Args:
         results: The contents of ``result.json`` of each run.
@@ -101,6 +101,8 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
     if len(results) > 1 or target is not None:
         goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
         columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
+    if len(results) > 1 and any(result.get("disclosed") for result in results):
+        columns.append(("images / client (/ sample)", disclosed))
     table = _table(_title(results[0]), ["method", *(header for header, _ in columns)])
     for result in results:
         name = escape(result["method"])
@@ -175,6 +177,24 @@ def overhead_sentence(result: Mapping[str, Any]) -> str | None:
     """Describe the overhead of a network; ``None`` for runs in one process."""
     spent = result.get("overhead_seconds")
     return f"Mean overhead of a phase besides computing: {overhead(spent)}." if spent else None
+
+
+def disclosed(result: Mapping[str, Any]) -> str:
+    """Format the most images that a client disclosed, and the most per sample: ``900 (5)``; empty for other methods."""
+    found = result.get("disclosed")
+    return f"{found['most_images']} ({found['most_per_sample']:.2g})" if found else ""
+
+
+def disclosure_sentence(result: Mapping[str, Any]) -> str | None:
+    """Describe how many images clients disclosed; ``None`` for methods that share no images."""
+    found = result.get("disclosed")
+    if not found:
+        return None
+    return (
+        f"Disclosure of {result['method']}: a client sent at most {found['most_images']} condensed images in this run. "
+        f"Counted over all its runs, a client sent at most {found['most_per_sample']:.2g} images of a class "
+        "per private sample of that class."
+    )
 
 
 def audit_sentence(result: Mapping[str, Any]) -> str | None:

@@ -73,4 +73,4 @@ def assert_same(actual: Tensors, expected: Tensors) -> None:
 
 def _between_rounds(state: ClientState) -> Tensors:
     """Return a client's state without what differs between runs: the run's name, and what was sent in earlier ones."""
-    return replace(state.between_rounds(), run="", images_sent=0).to_tensors()
+    return replace(state.between_rounds(), run="", images_sent={}).to_tensors()
