@@ -5,14 +5,18 @@ An option is one field of one table. The field says everything: type, default, b
 PyTorch, so ``--help`` is fast.
 """
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 
 from fedaf.common.registry import Registry
 from fedaf.errors import UserError
+
+T = TypeVar("T", bound="Options")
 
 
 class Options(BaseModel):
@@ -23,6 +27,20 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def with_defaults(**values: Any) -> Callable[[type[T]], type[T]]:
+    """Return a class decorator that gives inherited options other defaults; everything else about them stays."""
+
+    def change(options: type[T]) -> type[T]:
+        for name, value in values.items():
+            options.model_fields[name] = replaced = copy(options.model_fields[name])
+            replaced.default = value
+        options.model_rebuild(force=True)
+        options()  # the new defaults are valid
+        return options
+
+    return change
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ independent (client, class) pairs. So the pairs of several clients go through th
 gets the same result as alone.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from fedaf.condensation.resampling import Networks
 from fedaf.condensation.source import Forward, RealBatches, concatenate
 from fedaf.condensation.terms import Pairs, Term, features_distance
 from fedaf.models.backbone import Backbone
-from fedaf.protocol import Engine, Task
+from fedaf.protocol import Engine, Key, Task
+
+_DIRECTIONS = 256  # at every step, for terms that need them
+_ANY_KEY = Key(0)  # if no term needs directions
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,15 @@ class Condensed:
 
 @dataclass(frozen=True)
 class Objective:
-    """The weighted sum of ``terms`` under the networks of a round; L_loc of Eq. 10 for FedAF."""
+    """The weighted sum of ``terms`` under the networks of a round; L_loc of Eq. 10 for FedAF.
+
+    ``key`` is the source of the random directions, which all clients share as they share the networks.
+    """
 
     backbone: Backbone
     networks: Networks
     terms: tuple[Term, ...] = (Term("dm", features_distance),)
+    key: Key = _ANY_KEY
 
 
 def condense(
@@ -110,6 +118,11 @@ class Condensation:
         self._targets = torch.zeros(pairs, 1, task.num_classes, device=device) if capacity.targets else None
         self._images = torch.zeros(pairs, options.ipc, *task.image_shape, device=device)
         self._velocity = torch.zeros_like(self._images)
+        self._lr = torch.full((), options.image_lr, device=device)
+        wants_directions = any(term.directions for term, _ in self._terms)
+        size = (objective.backbone.num_features, _DIRECTIONS)
+        self._directions = torch.zeros(size, device=device) if wants_directions else None
+        self._key = objective.key.derive("directions")
         self._jobs: Sequence[Job] = ()
         self._losses = self._ratios = torch.zeros(len(self._terms), pairs)
         self._slices = self._forward.slices(pairs, options.ipc)
@@ -128,9 +141,14 @@ class Condensation:
                 self._targets[pairs, 0] = job.targets.to(self._targets)
 
     def draw(self, step: int) -> None:
-        """Draw the network and the real images of a step."""
+        """Draw the network, the real images and the directions of a step, and set its learning rate."""
         self._networks.draw(step)
         self._source.draw()
+        if self._directions is not None:
+            self._directions.normal_(generator=self._key.derive(step).torch(self._directions.device))
+        if self._options.image_lr_decay:
+            progress = step / self._options.local_steps
+            self._lr.fill_(self._options.image_lr * (1 + math.cos(math.pi * progress)) / 2)
 
     def close(self) -> None:
         """Release the captured step and its device memory: the step and this object refer to each other."""
@@ -179,7 +197,7 @@ class Condensation:
         if options.image_clip is not None:
             gradient *= _clip_factors(gradient, self._owners, self.capacity.clients + 1, options.image_clip)
         torch.add(gradient, self._velocity, alpha=options.image_momentum, out=self._velocity)
-        self._images.sub_(self._velocity, alpha=options.image_lr)
+        self._images.addcmul_(self._velocity, self._lr, value=-1)
 
     def _evaluate(self) -> Iterator["_Evaluated"]:
         """Evaluate all terms, in slices of pairs that fit the memory budget."""
@@ -193,7 +211,7 @@ class Condensation:
             features, logits = (each.unflatten(0, (-1, self._options.ipc)) for each in outputs)
             of_real = None if real_logits is None else real_logits[part]
             targets = None if self._targets is None else self._targets[part]
-            pairs = Pairs(real_features[part], of_real, features, logits, targets)
+            pairs = Pairs(real_features[part], of_real, features, logits, targets, self._directions)
             yield _Evaluated(images, [term.value(pairs) for term, _ in self._terms])
 
 

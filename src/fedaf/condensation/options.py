@@ -21,19 +21,26 @@ class CondensationOptions(Options):
     local_steps: _IntFlag = Field(1000, ge=0, description="condensation steps per round; 0 uploads the initial images")
     real_batch: int = Field(256, ge=1, description="real images per class in each step, drawn with replacement")
     image_lr: float = Field(1.0, gt=0, description="learning rate of the condensed images")
+    image_lr_decay: bool = Field(
+        False, description="let the learning rate of the images fall to 0 over the steps of a round, as a cosine"
+    )
     image_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the condensed images")
     image_clip: float | None = Field(
         None, gt=0, description="clip each client's image gradient to this norm; unset: off"
     )
     match_spread: float = Field(0.0, ge=0, description="weight of matching the standard deviations of features; 0: off")
+    match_distribution: float = Field(
+        0.0, ge=0, description="weight of matching the characteristic functions of features; 0: off"
+    )
     init: Literal["mean", "clusters", "noise", "real"] = Field(
         "mean",
-        description="initialisation of condensed images: means of random images, or of clusters of similar images",
+        description="initialisation of condensed images: means of random images, means of fixed clusters of similar "
+        "images, noise, or single images",
     )
     init_mean_of: int = Field(
         10,
         ge=FEWEST_IN_A_MEAN,
-        description="images per initial mean or cluster; for a mean of a small class, half of the class",
+        description="images per mean; for means of a small class, half of the class; for clusters, at least so many",
     )
     allow_real_init: bool = Field(False, description="allow init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(

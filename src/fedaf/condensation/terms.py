@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedaf.condensation.matching import (
+    characteristic_distance,
     distribution_matching,
     sliced_wasserstein,
     spread_matching,
@@ -26,6 +27,7 @@ class Pairs:
         features: Features of the condensed images, [pairs, ipc, D].
         logits: Their logits, [pairs, ipc, num_classes].
         targets: Mean logits v_c from the server, [pairs, 1, num_classes]; only if all jobs have targets.
+        directions: Standard normal vectors [D, T], new at every step; only if a term asks for them.
     """
 
     real_features: Tensor
@@ -33,6 +35,7 @@ class Pairs:
     features: Tensor
     logits: Tensor
     targets: Tensor | None
+    directions: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,14 @@ class Term:
             neither depend on the values of tensors nor synchronise with the host.
         weight: Its weight in the sum. ``None`` switches the term off: it is not computed and reported as 0.
         real_logits: Whether it needs the logits of real images.
+        directions: Whether it needs random directions.
     """
 
     name: str
     value: Callable[[Pairs], Tensor]
     weight: float | None = 1.0
     real_logits: bool = False
+    directions: bool = False
 
 
 def features_distance(pairs: Pairs) -> Tensor:
@@ -61,6 +66,13 @@ def features_distance(pairs: Pairs) -> Tensor:
 def spreads_distance(pairs: Pairs) -> Tensor:
     """Match the standard deviations of the features of real and condensed images."""
     return spread_matching(pairs.real_features, pairs.features)
+
+
+def distributions_distance(pairs: Pairs) -> Tensor:
+    """Match the characteristic functions of the features of real and condensed images."""
+    if pairs.directions is None:
+        raise ValueError("this term needs directions=True")
+    return characteristic_distance(pairs.real_features, pairs.features, pairs.directions)
 
 
 def features_and_logits_distance(pairs: Pairs) -> Tensor:

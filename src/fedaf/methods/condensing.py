@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedaf.condensation.clusters import clusters_of
 from fedaf.condensation.condenser import Condensed, Objective, condense
 from fedaf.condensation.initialisation import initial_images
 from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
-from fedaf.condensation.terms import Term, features_distance, spreads_distance
+from fedaf.condensation.terms import Term, distributions_distance, features_distance, spreads_distance
 from fedaf.data.pixels import normalise, to_uint8
 from fedaf.errors import Refused, UserError
 from fedaf.models.backbone import Backbone
@@ -113,8 +114,12 @@ class CondensePhase(Phase):
     @property
     def extra_terms(self) -> tuple[Term, ...]:
         """The terms that any condensing method can add."""
-        spread = self.method.options.match_spread
-        return (Term("spread", spreads_distance, spread),) if spread else ()
+        options = self.method.options
+        terms = (
+            Term("spread", spreads_distance, options.match_spread),
+            Term("distribution", distributions_distance, options.match_distribution, directions=True),
+        )
+        return tuple(term for term in terms if term.weight)
 
     def classes_asked(self, ask: Payload) -> Tensor | None:
         """Return the classes the server asks for, or ``None`` if the client decides."""
@@ -155,11 +160,12 @@ class CondensePhase(Phase):
         started = [self._job(ask, client) for ask, client in zip(asks, clients, strict=True)]
         jobs, objective = [job for job, _ in started], self._objective(asks[0], clients[0], key, engine)
         results = condense(jobs, objective, options=method.options, task=method.task, engine=engine)
-        for client, (job, sources), result in zip(clients, started, results, strict=True):
-            yield self._outcome(client, job, sources, result, engine)
+        for client, (job, kept), result in zip(clients, started, results, strict=True):
+            yield self._outcome(client, job, kept, result, engine)
 
-    def _job(self, ask: Payload, client: Client) -> tuple[Job, Tensor]:
-        """Return a client's job and the rows of its data that each start image was made from."""
+    def _job(self, ask: Payload, client: Client) -> tuple[Job, Mapping[str, Tensor]]:
+        """Return a client's job, and its state that does not depend on the result: ``sources``, and the clusters of its
+        samples if images start from them."""
         method, options = self.method, self.method.options
         condensed = method.condensed_classes(client.shard.counts)
         asked, targets = self.classes_asked(ask), self.targets(ask)
@@ -169,13 +175,26 @@ class CondensePhase(Phase):
         classes = [label for label in condensed if client.may_send(label, options.ipc)]
         if targets is not None:
             targets = targets[[condensed.index(label) for label in classes]]
-        kept = client.state["classes"].tolist() if "classes" in client.state else []
-        if options.continue_images and classes and set(classes) <= set(kept):
-            rows = [kept.index(label) for label in classes]
+        before = client.state["classes"].tolist() if "classes" in client.state else []
+        if options.continue_images and classes and set(classes) <= set(before):
+            rows = [before.index(label) for label in classes]
             images, sources = client.state["images"][rows], client.state["sources"][rows]
+            clusters = None
         else:
-            images, sources = initial_images(client.shard, classes, options, method.task, client.key.derive("init"))
-        return Job(client.shard, classes, images, client.key, targets), sources
+            clusters = self._clusters(client)
+            key = client.key.derive("init")
+            images, sources = initial_images(client.shard, classes, options, method.task, key, clusters)
+        kept = {"sources": sources} if clusters is None else {"sources": sources, "clusters": clusters}
+        return Job(client.shard, classes, images, client.key, targets), kept
+
+    def _clusters(self, client: Client) -> Tensor | None:
+        """Return the clusters of the client's samples, from its state if they are known: computing them takes time."""
+        if self.method.options.init != "clusters":
+            return None
+        known = client.state.get("clusters")
+        if known is not None and len(known) == len(client.shard):
+            return known
+        return clusters_of(client.shard, self.method.options.init_mean_of)
 
     def _objective(self, ask: Payload, client: Client, key: Key, engine: Engine) -> Objective:
         """Return the image loss under the networks that follow from the global model and ``key``."""
@@ -184,9 +203,11 @@ class CondensePhase(Phase):
         model.load_state_dict(self.global_model(ask, client))
         backbone = Backbone(model, method.task, engine.device, method.classifier)
         networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key, backbone)
-        return Objective(backbone, networks, self.terms)
+        return Objective(backbone, networks, self.terms, key)
 
-    def _outcome(self, client: Client, job: Job, sources: Tensor, result: Condensed, engine: Engine) -> Outcome:
+    def _outcome(
+        self, client: Client, job: Job, kept: Mapping[str, Tensor], result: Condensed, engine: Engine
+    ) -> Outcome:
         task = self.method.task
         shared = to_uint8(result.images, task.mean, task.std)
         classes = torch.tensor(job.classes, dtype=torch.int64)
@@ -194,8 +215,8 @@ class CondensePhase(Phase):
         if self.ratio_of is not None:
             scalars[_GRADIENT_RATIO] = result.gradient_ratios[self.ratio_of]
         key, before = client.key.derive("audit"), client.state.get("audit")
-        scalars |= copy_audit(shared, sources, client.shard, job.classes, key, engine.device, before)
-        state = {"classes": classes, "images": result.images, "sources": sources, "audit": audit_tensor(scalars)}
+        scalars |= copy_audit(shared, kept["sources"], client.shard, job.classes, key, engine.device, before)
+        state = {**kept, "classes": classes, "images": result.images, "audit": audit_tensor(scalars)}
         images = dict.fromkeys(job.classes, self.method.options.ipc)
         disclosed = Counter(client.sent) + Counter(images)
         scalars["disclosed_images"] = disclosed.total()

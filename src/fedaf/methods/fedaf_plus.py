@@ -1,24 +1,40 @@
 """FedAF+: FedAF with changes that were chosen on held-out training images; docs/METHODS.md has their effect.
 
-Everything is an option of FedAF, and this class differs only in their values:
+Every change is an option of FedAF, and most of them are options of all condensing methods. This method differs from
+FedAF only in their values:
 
 - Condensation: the networks of the steps are at a fixed distance from the global model (``rho``). Every round starts
-  from new images (``continue_images``), which are means of clusters of similar images (``init``). Each image matches
-  its own cluster (``match_clusters``), and the standard deviations of features are matched too (``match_spread``). The
-  weight of the CDC loss is large enough to act (``lambda_loc``).
-- Server: it trains on the images of earlier rounds too (``replay``), with CutMix (``server_cutmix``), and averages the
-  weights over its steps (``server_ema``).
+  from new images (``continue_images``), which are means of clusters of similar images (``init``). Besides the mean
+  features, their standard deviations (``match_spread``) and their whole distribution (``match_distribution``) are
+  matched. The learning rate of the images falls to 0 (``image_lr_decay``). The CDC loss has a weight that acts
+  (``lambda_loc``).
+- Server: it trains on the images of earlier rounds too (``replay``), for a fixed number of steps (``server_steps``),
+  with CutMix (``server_cutmix``), and averages the weights over its steps (``server_ema``).
 """
 
+from fedaf.common.options import with_defaults
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 
 
+@with_defaults(
+    rho=5.0,
+    lambda_loc=1.0,
+    match_spread=1.0,
+    match_distribution=1.0,
+    image_lr_decay=True,
+    continue_images=False,
+    init="clusters",
+    replay=20,
+    server_steps=3000,
+    server_ema=0.998,
+    server_cutmix=0.5,
+)
 class FedAFPlusOptions(FedAFOptions):
-    """Options of FedAF+."""
+    """Options of FedAF+: those of FedAF, with other defaults."""
 
 
 class FedAFPlus(FedAF):
-    """FedAF with other defaults."""
+    """FedAF with other values of its options."""
 
     Options = FedAFPlusOptions
     title = "FedAF+"

@@ -8,6 +8,7 @@ round 1 it is a fresh random network. Image gradients are clipped.
 
 from pydantic import Field as Option
 
+from fedaf.common.options import with_defaults
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Fresh, Networks, Perturbed
 from fedaf.condensation.terms import Term, features_and_logits_distance
@@ -18,12 +19,10 @@ from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Client, Key, Payload, Phase, ServerState, Tensors
 
 
+@with_defaults(image_clip=2.0)
 class FedDMOptions(CondensationOptions):
     """Options of FedDM."""
 
-    image_clip: float | None = Option(
-        2.0, gt=0, description="clip each client's image gradient to this norm; unset: off"
-    )
     rho: float = Option(5.0, ge=0, description="distance of the network of a step from the global model")
     match_logits: bool = Option(False, description="match mean logits in addition to mean features")
 

@@ -25,6 +25,7 @@ class Backbone:
         self._tap = Tap(self.model, task, device, classifier)
         example = torch.zeros(1, *task.image_shape, device=device, requires_grad=True)
         self.activation_bytes = activation_bytes(self.model, example)
+        self.num_features = self._tap.take().shape[1]
 
     def features(self, weights: Tensors, images: Tensor, *, batch_statistics: bool = False) -> Tensor:
         """Return the features [N, D] only; the forward pass stops there."""

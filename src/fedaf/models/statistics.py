@@ -68,4 +68,5 @@ def reference_images(task: Task, key: Key, count: int = _REFERENCES) -> Tensor:
     shades, colours = torch.fft.irfft2(torch.fft.rfft2(noise) * amplitude, s=(task.height, task.width))
     images = shades[:, :1] + 0.5 * colours
     mean, std = images.mean((0, 2, 3), keepdim=True), images.std((0, 2, 3), keepdim=True)
-    return (images - mean) / std
+    normalised: Tensor = (images - mean) / std
+    return normalised
