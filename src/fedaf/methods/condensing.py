@@ -326,7 +326,7 @@ class CondensingMethod(Method):
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)
         fewest = min((counts[label] for label in classes), default=0)
-        return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.init)
+        return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.starts_from)
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         options = self.options

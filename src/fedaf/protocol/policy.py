@@ -59,8 +59,10 @@ class Policy(Options):
         "beyond it no new images of the class are sent",
     )
     min_local_steps: int = Field(10, ge=0, description="least number of condensation steps before images are sent")
-    initialisations: list[Literal["mean", "noise", "real"]] = Field(
-        ["mean", "noise"], description="initialisations of condensed images that are allowed; 'real' sends near-copies"
+    initialisations: list[Literal["mean", "new means", "clusters", "noise", "real"]] = Field(
+        ["mean", "clusters", "noise"],
+        description="initialisations of condensed images that are allowed; 'new means' are means of random images in "
+        "every round, from which private images can be recovered; 'real' sends near-copies",
     )
     max_images: int | None = Field(
         None,
@@ -106,6 +108,8 @@ class Policy(Options):
         elif images and start not in self.initialisations:
             code = "FEDAF-POLICY-INITIALISATION"
             problem = f"images would start from {start!r}, the policy allows initialisations {allowed or 'none'}"
+            if start == "new means":
+                problem += "; set method.init = 'clusters' or method.continue_images = true"
         else:
             return
         raise Refused(problem, code=code)
