@@ -85,7 +85,8 @@ class CondensationOptions(Options):
         """Return the epochs of server training on so many images."""
         if self.server_steps is None:
             return self.server_epochs
-        return math.ceil(self.server_steps / max(1, images // self.server_batch))
+        batches = images // self.server_batch + (images % self.server_batch > 1)  # a single image is no batch
+        return math.ceil(self.server_steps / max(1, batches))
 
     @property
     def threshold(self) -> int:

@@ -258,7 +258,8 @@ class CondensingMethod(Method):
         gradients would then be far too small in round 1.
         """
         state = super().initial(key)
-        model = self.build_model(key.derive("model"))
+        model = self.build_model(key)
+        model.load_state_dict(state.model)
         estimate_statistics(model, [reference_images(self.task, key.derive("statistics"))])
         return replace(state, model=dict(model.state_dict()))
 
