@@ -62,12 +62,12 @@ class CondensationOptions(Options):
     server_batch: int = Field(256, ge=2, description="batch size of server training")
     server_lr: float = Field(0.001, gt=0, description="learning rate of server training")
     server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of server training")
-    server_ema: float | None = Field(
-        None,
+    server_ema: float = Field(
+        0.0,
         ge=0,
         lt=1,
         description="decay of the average of the weights over the server's steps; the average is the new global model, "
-        "with BatchNorm statistics estimated for it; unset: the last weights",
+        "with BatchNorm statistics estimated for it; 0: the last weights",
     )
     server_cutmix: float = Field(0.0, ge=0, le=1, description="share of the server's images that CutMix changes")
     max_staleness: int = Field(5, ge=0, description="rounds in which an absent client's last images are still used")
