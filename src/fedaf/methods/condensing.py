@@ -295,10 +295,10 @@ class CondensingMethod(Method):
             key=server.key.derive("server", server.round),
             engine=engine,
             loss=self.server_loss(model.to(engine.device), server, engine),
-            ema=options.server_ema or None,
+            ema=options.ema(len(labels)),
             cutmix=options.server_cutmix,
         )
-        if options.server_ema:
+        if options.server_average:
             self._estimate_statistics(model, images, server.key.derive("statistics", server.round), engine)
         server = replace(server, model={name: t.cpu() for name, t in model.state_dict().items()})
         return server.with_log(losses={**server.log.get("losses", {}), **losses})
