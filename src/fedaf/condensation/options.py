@@ -62,12 +62,12 @@ class CondensationOptions(Options):
     server_batch: int = Field(256, ge=2, description="batch size of server training")
     server_lr: float = Field(0.001, gt=0, description="learning rate of server training")
     server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of server training")
-    server_ema: float | None = Field(
-        None,
+    server_average: float = Field(
+        0.0,
         ge=0,
-        lt=1,
-        description="decay of the average of the weights over the server's steps; the average is the new global model, "
-        "with BatchNorm statistics estimated for it; unset: the last weights",
+        le=1,
+        description="average the weights over about this share of the server's last steps (an exponential moving "
+        "average), and estimate BatchNorm statistics for the average; 0: keep the last weights",
     )
     server_cutmix: float = Field(0.0, ge=0, le=1, description="share of the server's images that CutMix changes")
     max_staleness: int = Field(5, ge=0, description="rounds in which an absent client's last images are still used")
@@ -88,9 +88,16 @@ class CondensationOptions(Options):
 
     def epochs(self, images: int) -> int:
         """Return the epochs of server training on so many images."""
-        if self.server_steps is None:
-            return self.server_epochs
-        return math.ceil(self.server_steps / max(1, images // self.server_batch))
+        return self.server_epochs if self.server_steps is None else math.ceil(self.server_steps / self._batches(images))
+
+    def ema(self, images: int) -> float | None:
+        """Return the decay of the average of the server's weights, or ``None`` without an average."""
+        horizon = self.server_average * self.epochs(images) * self._batches(images)
+        return 1 - 1 / max(1, horizon) if self.server_average else None
+
+    def _batches(self, images: int) -> int:
+        """Return the batches of an epoch; a single last image is dropped."""
+        return max(1, images // self.server_batch + (images % self.server_batch > 1))
 
     @property
     def threshold(self) -> int:

@@ -259,7 +259,8 @@ class CondensingMethod(Method):
         gradients would then be far too small in round 1.
         """
         state = super().initial(key)
-        model = self.build_model(key.derive("model"))
+        model = self.build_model(key)
+        model.load_state_dict(state.model)
         estimate_statistics(model, [reference_images(self.task, key.derive("statistics"))])
         return replace(state, model=dict(model.state_dict()))
 
@@ -300,10 +301,10 @@ class CondensingMethod(Method):
             key=server.key.derive("server", server.round),
             engine=engine,
             loss=self.server_loss(model.to(engine.device), server, engine),
-            ema=options.server_ema,
+            ema=options.ema(len(labels)),
             cutmix=options.server_cutmix,
         )
-        if options.server_ema is not None:
+        if options.server_average:
             self._estimate_statistics(model, images, server.key.derive("statistics", server.round), engine)
         server = replace(server, model={name: t.cpu() for name, t in model.state_dict().items()})
         return server.with_log(losses={**server.log.get("losses", {}), **losses})

@@ -39,10 +39,11 @@ _LARGEST_LOGIT = 1e4  # limits how far one client can move the average that all 
 class FedAFOptions(CondensationOptions):
     """Options of FedAF."""
 
-    gamma: float = Option(0.9, ge=0, le=1, description="re-sampling: steps use gamma w + (1 - gamma) w~, w~ is random")
-    rho: float | None = Option(
-        None, ge=0, description="steps use w moved by this distance in a random direction; unset: re-sampling by gamma"
+    resampling: Literal["blend", "distance"] = Option(
+        "blend", description="networks of the steps: w blended with a random network, or moved by a distance"
     )
+    gamma: float = Option(0.9, ge=0, le=1, description="blend: steps use gamma w + (1 - gamma) w~, w~ is random")
+    rho: float = Option(5.0, ge=0, description="distance: steps use w moved this far in a random direction")
     temperature: float = Option(2.0, gt=0, description="temperature tau of the soft labels")
     cdc: bool = Option(True, description="collaborative data condensation; false is the paper's 'w/o CDC'")
     lambda_loc: float = Option(1e-4, ge=0, description="weight of the CDC loss, a sliced Wasserstein distance")
@@ -141,7 +142,7 @@ class Condense(CondensePhase):
 
     def networks(self, ask: Payload, weights: Tensors, fresh: FreshWeights, key: Key, backbone: Backbone) -> Networks:
         options = self.method.options
-        if options.rho is None:
+        if options.resampling == "blend":
             return Blended(weights, fresh, key, options.gamma)
         return Perturbed(weights, fresh, key, options.rho)
 

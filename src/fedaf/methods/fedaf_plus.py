@@ -3,13 +3,13 @@
 Every change is an option of FedAF, and most of them are options of all condensing methods. This method differs from
 FedAF only in their values:
 
-- Condensation: the networks of the steps are at a fixed distance from the global model (``rho``). Every round starts
-  from new images (``continue_images``), which are means of clusters of similar images (``init``). Besides the mean
-  features, their standard deviations (``match_spread``) and their whole distribution (``match_distribution``) are
+- Condensation: the networks of the steps are at a fixed distance from the global model (``resampling``). Every round
+  starts from new images (``continue_images``), which are means of clusters of similar images (``init``). Besides the
+  mean features, their standard deviations (``match_spread``) and their whole distribution (``match_distribution``) are
   matched. The learning rate of the images falls to 0 (``image_lr_decay``). The CDC loss has a weight that acts
   (``lambda_loc``).
 - Server: it trains on the images of earlier rounds too (``replay``), for a fixed number of steps (``server_steps``),
-  with CutMix (``server_cutmix``), and averages the weights over its steps (``server_ema``).
+  with CutMix (``server_cutmix``), and averages the weights over its last steps (``server_average``).
 """
 
 from fedaf.common.options import with_defaults
@@ -17,7 +17,7 @@ from fedaf.methods.fedaf import FedAF, FedAFOptions
 
 
 @with_defaults(
-    rho=5.0,
+    resampling="distance",
     lambda_loc=1.0,
     match_spread=1.0,
     match_distribution=1.0,
@@ -26,7 +26,7 @@ from fedaf.methods.fedaf import FedAF, FedAFOptions
     init="clusters",
     replay=20,
     server_steps=3000,
-    server_ema=0.998,
+    server_average=0.17,
     server_cutmix=0.5,
 )
 class FedAFPlusOptions(FedAFOptions):

@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
@@ -110,13 +111,14 @@ class Training:
         device, count = engine.device, len(labels)
         model.to(device).train()
         self._engine, self._task, self._clip = engine, task, options.get("clip")
-        self._cutmix, self._ema = options.get("cutmix", 0.0), options.get("ema")
+        self._cutmix, ema = options.get("cutmix", 0.0), options.get("ema")
         self._loss = options.get("loss") or cross_entropy(model)
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         lr, momentum = options["lr"], options["momentum"]
         self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
-        self._averages = [] if self._ema is None else [p.detach().clone() for p in self._parameters]
+        self._averages = [] if ema is None else [p.detach().clone() for p in self._parameters]
+        self._update_averages = None if ema is None else get_ema_multi_avg_fn(ema)
         self._order_draws, self._augment_draws = key.derive("order").torch(), key.derive("augment").torch(device)
         self._mix_draws = key.derive("cutmix").torch(device)
         sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
@@ -186,8 +188,8 @@ class Training:
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         self._optimiser.step()
-        if self._ema is not None:
-            torch._foreach_lerp_(self._averages, [p.detach() for p in self._parameters], 1 - self._ema)
+        if self._update_averages is not None:
+            self._update_averages(self._averages, self._parameters, None)
         for name, given in terms.items():
             term = given.term if isinstance(given, Weighted) else given
             self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
