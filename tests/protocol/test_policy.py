@@ -411,6 +411,11 @@ def test_checking_asks_for_what_the_server_asks_for_whatever_the_clients_data(ca
     code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:mine.npz", "--policy", "mine.toml")
     assert (code, "no new images from round 10" in " ".join(out.split())) == (0, True)
     assert "180" in out.split()
+    rare = {"x_train": images, "y_train": (np.arange(120) < 15).astype(int), "x_test": images[:4], "y_test": labels[:4]}
+    np.savez(tmp_path / "rare.npz", **rare)
+    code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:rare.npz")
+    assert (code, "100" in out.split()) == (0, True)  # of class 0 only
+    assert "takes part; no images of class 1: too few samples for max_images_per_sample 0.5" in " ".join(out.split())
     few = {"x_train": images[:8], "y_train": labels[:8], "x_test": images[:4], "y_test": labels[:4]}
     np.savez(tmp_path / "few.npz", **few)
     code, out, _ = call("policy", "check", "asked.toml", "--dataset", "npz:few.npz")

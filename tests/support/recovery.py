@@ -2,7 +2,8 @@
 
 Condensed images start as means of k private images. An attacker who collects enough of them has more equations than
 unknown images. Images here are float32 with values from 0 to 255: private ones [N, pixels], shared ones
-[rounds, ipc, pixels], members (rows of the private images that a mean was made of) [rounds, ipc, k].
+[rounds, ipc, pixels], members (rows of the private images that a mean was made of) [rounds, ipc, k], padded with
+``NO_SOURCE``.
 """
 
 import warnings
@@ -14,6 +15,8 @@ import torch
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
+
+from fedaf.condensation.initialisation import NO_SOURCE
 
 _RIDGES = (0.001, 0.1, 1.0)  # an attacker does not know how far condensation moved the images, and tries several
 
@@ -71,8 +74,9 @@ def unmixed(shared: Tensor, samples: int, k: int, steps: int = 100) -> Tensor:
 
 def solved(shared: Tensor, members: Tensor, samples: int) -> Tensor:
     """Attack 4: least squares by an attacker who knows the members of each mean."""
-    known = torch.zeros(members.shape[:2].numel(), samples)
-    known.scatter_(1, members.flatten(0, 1), 1 / members.shape[2])
+    rows = members.flatten(0, 1)
+    weights = (rows != NO_SOURCE) / (rows != NO_SOURCE).sum(1, keepdim=True)
+    known = torch.zeros(len(rows), samples).scatter_add_(1, rows.clamp(min=0), weights)
     return torch.cat([_least_squares(shared, known, ridge) for ridge in _RIDGES])
 
 
