@@ -50,7 +50,8 @@ def test_a_state_of_the_older_form_has_a_total_that_still_counts(tmp_path):
 
 
 def test_what_earlier_runs_sent_limits_later_ones(tmp_path):
-    folder, policy = StateFolder(tmp_path), Policy(methods=[], max_total_images_per_sample=1.0)
+    folder = StateFolder(tmp_path)
+    policy = Policy(methods=[], max_images_per_sample=1.0, max_total_images_per_sample=1.0)
     sent = []
     for run in ("one", "two", "three", "four"):
         request = Request(run, 1, "condense", 0, Key(1), Payload())
