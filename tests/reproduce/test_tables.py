@@ -89,7 +89,7 @@ def test_each_part_of_fedaf_plus_is_taken_away_alone():
     }
     assert off == {
         "none": {},
-        "rho": {"rho": None},
+        "rho": {"resampling": "blend"},
         "new-images": {"continue_images": True},
         "clusters": {"init": "mean"},
         "replay": {"replay": 1},
@@ -98,7 +98,7 @@ def test_each_part_of_fedaf_plus_is_taken_away_alone():
         "decay": {"image_lr_decay": False},
         "cdc": {"cdc": False},
         "lgkm": {"lgkm": False},
-        "ema": {"server_ema": None},
+        "average": {"server_average": 0.0},
         "cutmix": {"server_cutmix": 0.0},
         "photographs": {"init": "real", "allow_real_init": True, "local_steps": 0},
     }
@@ -108,7 +108,15 @@ def test_each_part_of_fedaf_plus_is_taken_away_alone():
 def test_feddm_with_the_server_of_fedaf_plus_has_its_values():
     by_name = {cell.variant: config_of(cell).method for cell in held_out_of_plus()}
     mixed, plus = by_name["feddm-ablation-server"], by_name["fedaf-plus-ablation-none"]
-    names = ("continue_images", "replay", "server_steps", "server_ema", "server_cutmix", "server_lr", "server_batch")
+    names = (
+        "continue_images",
+        "replay",
+        "server_steps",
+        "server_average",
+        "server_cutmix",
+        "server_lr",
+        "server_batch",
+    )
     assert [getattr(mixed, name) for name in names] == [getattr(plus, name) for name in names]
 
 

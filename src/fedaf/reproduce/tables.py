@@ -103,9 +103,10 @@ def _feature_skew(seeds: _Seeds) -> list[Section]:
 
 def _ipc(seeds: _Seeds) -> list[Section]:
     printed = paper()["ipc"]
+    numbers: dict[str, Mapping[str, Any]] = {"fedaf": printed, "fedaf-plus": {}}
     rows = [
         (f"{shown(method)}, IPC {ipc}", method if ipc == "50" else f"{method}-ipc{ipc}", of_paper.get(ipc, {}))
-        for method, of_paper in (("fedaf", printed), ("fedaf-plus", {}))
+        for method, of_paper in numbers.items()
         for ipc in printed
     ]
     return _by_alpha("ipc", "cifar10", rows, seeds)
