@@ -21,6 +21,7 @@ _SHEET_ROWS = 20
 _DPI = 120
 _MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
+_MOST_INSIDE = 6  # lines whose names fit inside the axes
 #: The colour of each method in every figure. FedAF and FedAF+ have thick lines.
 _COLOURS = {
     "fedaf-plus": "tab:red",
@@ -90,7 +91,8 @@ def seed_curves(
     An unknown accuracy is a gap in its line. The method of a label, if it is given in ``methods``, sets the colour; the
     second line of a method is dashed.
     """
-    figure, axes = _new_figure(6.4, 4.0)
+    many = len(by_label) > _MOST_INSIDE
+    figure, axes = _new_figure(9.0 if many else 6.4, 4.0)
     others, drawn = cycle(_OTHER_COLOURS), set()
     for label, of_seeds in by_label.items():
         method = (methods or {}).get(label, "")
@@ -108,7 +110,10 @@ def seed_curves(
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    if many:
+        figure.legend(fontsize=8, loc="outside right center")
+    else:
+        axes.legend(fontsize=8)
     return _save(figure, path)
 
 
