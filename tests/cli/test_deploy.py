@@ -76,7 +76,7 @@ def test_the_policy_of_a_site_admits_the_run_and_no_other_method(made):
     experiment = prepare(config)
     assert len(experiment.counts) == 2
     for counts in experiment.counts.values():
-        policy.admit("fedaf", disclosure(config, counts), counts)
+        policy.admit("fedaf", disclosure(config, counts))
 
 
 def test_programs_of_a_machine_run_offline_and_env_sh_says_the_same(made):

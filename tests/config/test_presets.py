@@ -115,6 +115,7 @@ def test_the_digits_preset_is_as_settled():
     method = paper("digits").method
     assert (method.ipc, method.local_steps, method.image_lr, method.continue_images) == (10, 50, 1.0, False)
     assert (method.server_lr, method.server_epochs, method.server_batch) == (0.01, 30, 64)
+    assert method.init == "clusters"
     assert paper("digits").run.rounds == 10
 
 

@@ -15,7 +15,7 @@ from fedaf.config.policies import default_policy
 from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import read_metrics
 from fedaf.federation.summary import summary
-from fedaf.protocol import Client, Key, Payload, Silent
+from fedaf.protocol import Client, Key, Payload, Silent, rounded_up
 from fedaf.runs.experiment import prepare
 from fedaf.transports.local import LocalTransport
 from support.faults import FaultyTransport
@@ -28,7 +28,8 @@ SETTINGS = {"model.width": 16, "run.device": "cpu", "federation.policy": "policy
 
 def limited(method: str, *, max_staleness: int = 5, continue_images: bool = True, **limits) -> Rounds:
     """Rounds of clients whose policy has these limits."""
-    options = {**OPTIONS, "max_staleness": max_staleness, "continue_images": continue_images}
+    init = "mean" if continue_images else "clusters"
+    options = {**OPTIONS, "max_staleness": max_staleness, "continue_images": continue_images, "init": init}
     experiment = small_experiment(method, **options)
     admission = Admission(default_policy(**limits), experiment.method, method)
     transport = LocalTransport(shards(experiment), experiment.engine, admission)
@@ -66,12 +67,12 @@ def test_a_client_at_its_limit_sends_nothing_new_and_the_run_goes_on(method, pol
             "images": {str(label): 2 * IPC for label in range(10)},
             "total": 100,
             "all_runs": 100,
-            "per_sample": 2 * IPC / min(counts[c]),
+            "per_sample_at_most": rounded_up(2 * IPC / min(counts[c])),
         }
         for c in clients
     }
     assert result["disclosed"]["most_images"] == 100
-    assert result["disclosed"]["most_per_sample"] == max(2 * IPC / min(counts[c]) for c in clients)
+    assert result["disclosed"]["per_sample_at_most"] == rounded_up(max(2 * IPC / min(counts[c]) for c in clients))
     assert json.loads(Path("run/result.json").read_text())["disclosed"] == result["disclosed"]
 
 
@@ -95,9 +96,10 @@ def test_each_class_has_its_own_limit_and_its_last_images_stay_in_use(method, co
             assert logged["images"] == {str(label): IPC for label, most in of.items() if number <= most}
             sent = {label: IPC * min(number, most) for label, most in of.items()}
             assert logged["total"] == sum(sent.values())
-            assert logged["per_sample"] == max((n / counts[client][label] for label, n in sent.items()), default=0)
-            assert logged["per_sample"] <= ratio
-            record = rounds.server.memory.condensed[client]
+            exact = max((n / counts[client][label] for label, n in sent.items()), default=0)
+            assert exact <= ratio
+            assert logged["per_sample_at_most"] == rounded_up(exact)
+            record = rounds.server.memory.condensed[client].latest
             assert record.classes.tolist() == [label for label, most in of.items() if most]
             for label, in_use in zip(record.classes.tolist(), record.images, strict=True):
                 before = images.setdefault((client, label), in_use)
@@ -117,12 +119,12 @@ def test_classes_that_are_left_out_take_their_targets_and_kept_images_with_them(
     assert len(whole.classes) > 2
     kept = {"classes": torch.tensor(classes), "images": whole.images, "sources": torch.arange(len(classes))}
     allowance = dict.fromkeys(classes[1:], IPC) | {classes[2]: IPC - 1}
-    job, sources = phase._job(ask, Client("client-2", shard, Key(2), kept, allowance=allowance))
+    job, state = phase._job(ask, Client("client-2", shard, Key(2), kept, allowance=allowance))
     rows = [1, *range(3, len(classes))]
     assert job.classes == [classes[row] for row in rows]
     assert torch.equal(job.targets, ask.tensors["v"][rows])
     assert torch.equal(job.images, whole.images[rows])
-    assert sources.tolist() == rows
+    assert state["sources"].tolist() == rows
 
 
 def test_images_whose_reply_was_lost_are_disclosed_too():
@@ -148,22 +150,22 @@ LINE = {"accuracy": None, "asked": [], "upload_bytes": {}, "download_bytes": {},
 
 def test_the_disclosure_of_a_run_is_the_sum_of_its_lines():
     lines = [
-        {**LINE, "disclosure": {"a": {"images": {"10": 5, "2": 5}, "total": 30, "per_sample": 0.5}}},
+        {**LINE, "disclosure": {"a": {"images": {"10": 5, "2": 5}, "total": 30, "per_sample_at_most": 0.5}}},
         {
             **LINE,
             "disclosure": {
-                "b": {"images": {}, "total": 0, "per_sample": 0.0},
-                "a": {"images": {"10": 5}, "total": 35, "per_sample": 1.5},
+                "b": {"images": {}, "total": 0, "per_sample_at_most": 0.0},
+                "a": {"images": {"10": 5}, "total": 35, "per_sample_at_most": 1.5},
             },
         },
-        {**LINE, "disclosure": {"b": {"images": {"1": 5}, "total": 5, "per_sample": 0.25}}},
+        {**LINE, "disclosure": {"b": {"images": {"1": 5}, "total": 5, "per_sample_at_most": 0.25}}},
     ]
     assert summary(lines)["disclosed"] == {
         "most_images": 15,
-        "most_per_sample": 1.5,
+        "per_sample_at_most": 1.5,
         "clients": {
-            "a": {"images": {"2": 5, "10": 10}, "total": 15, "all_runs": 35, "per_sample": 1.5},
-            "b": {"images": {"1": 5}, "total": 5, "all_runs": 5, "per_sample": 0.25},
+            "a": {"images": {"2": 5, "10": 10}, "total": 15, "all_runs": 35, "per_sample_at_most": 1.5},
+            "b": {"images": {"1": 5}, "total": 5, "all_runs": 5, "per_sample_at_most": 0.25},
         },
     }
     assert list(summary(lines)["disclosed"]["clients"]["a"]["images"]) == ["2", "10"]

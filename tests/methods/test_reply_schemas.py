@@ -245,7 +245,7 @@ def test_knowledge_that_no_client_can_have_is_refused(change, words):
         ({}, {"audit_images": 2**32 + 1}, ["audit_images", "4294967297"]),
         ({}, {"audit_images": 1.0}, ["audit_images", "float"]),
         ({}, {"disclosed_images": -1}, ["disclosed_images", "-1"]),
-        ({}, {"disclosed_per_sample": -0.5}, ["disclosed_per_sample", "-0.5"]),
+        ({}, {"disclosed_per_sample_at_most": -0.5}, ["disclosed_per_sample_at_most", "-0.5"]),
         ({}, {"audit_from_source": 1.01}, ["audit_from_source", "1.01"]),
         ({}, {"audit_psnr_max": 61.0}, ["audit_psnr_max", "61.0"]),
         ({}, {"held_out_psnr_mean": -0.1}, ["held_out_psnr_mean", "-0.1"]),

@@ -4,6 +4,7 @@ import math
 import re
 import tomllib
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from fedaf.config.presets import PRESETS
 from fedaf.data.registry import DATASETS
 from fedaf.errors import BelowQuorum
 from fedaf.federation.rounds import RoundRules
+from fedaf.methods.condensing import CondensingMethod
 from fedaf.methods.registry import METHODS
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor
-from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent
+from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent, rounded_up
 from fedaf.runs.experiment import disclosure
 from fedaf.transports.local import LocalTransport
 from support.commandline import TINY, assert_one_sentence
@@ -71,11 +73,15 @@ def test_an_honest_run_is_admitted_by_the_default_policy():
         ({"local_steps": 0}, ["[FEDAF-POLICY-STEPS]", "min_local_steps 10"]),
         (
             {"init": "real", "allow_real_init": True},
-            ["[FEDAF-POLICY-INITIALISATION]", "'real'", "initialisations mean, noise"],
+            ["[FEDAF-POLICY-INITIALISATION]", "'real'", "initialisations mean, clusters, noise"],
+        ),
+        (
+            {"init": "mean", "continue_images": False},
+            ["[FEDAF-POLICY-INITIALISATION]", "'new means'", "init = 'clusters'", "continue_images = true"],
         ),
         ({"min_samples": 5, "init": "noise"}, ["[FEDAF-POLICY-SAMPLES]", "min_samples 10"]),
     ],
-    ids=["zero steps", "real init", "few samples"],
+    ids=["zero steps", "real init", "new means", "few samples"],
 )
 def test_a_hostile_server_is_refused_by_the_default_policy(method, asked, words):
     refused = reasons(default_policy(), method, **{**HONEST, **asked})
@@ -86,17 +92,34 @@ def test_a_hostile_server_is_refused_by_the_default_policy(method, asked, words)
         assert set(refused) == set(holders)
 
 
-def test_as_many_images_as_samples_are_refused_and_half_as_many_are_not():
-    counts = next(iter(small_experiment("fedaf").counts.values()))
-    largest = max(counts)
-    label = counts.index(largest)
-    others = {client: c for client, c in small_experiment("fedaf").counts.items() if max(c) >= largest}
-    refused = reasons(default_policy(), **{**HONEST, "ipc": largest, "min_samples": largest})
-    client = next(iter(small_experiment("fedaf").counts))
-    words = ("[FEDAF-POLICY-IMAGES]", f"{largest} images", f"class {label}", "max_images_per_sample 0.5")
-    assert all(word in refused[client] for word in words)
-    assert set(refused) <= set(others)
-    assert client not in reasons(default_policy(), **{**HONEST, "ipc": largest // 2, "min_samples": largest})
+@pytest.mark.parametrize(("options", "named"), [({"init": "mean"}, "mean"), ({"init": "clusters"}, "clusters")])
+def test_what_images_start_from_is_named_as_the_policy_names_it(options, named):
+    for method in ("fedaf", "feddm"):
+        for continued, expected in ((True, named), (False, "new means" if named == "mean" else named)):
+            asked = {**HONEST, **options, "continue_images": continued}
+            assert small_experiment(method, **asked).method.discloses([100]).initialisation == expected
+            assert reasons(default_policy(initialisations=[expected]), method, **asked) == {}
+
+
+@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+def test_a_class_with_too_few_samples_for_the_images_of_a_round_is_left_out(method):
+    """Of N samples at most N / 2 images are sent; the client takes part with its other classes."""
+    rounds = rounds_under(default_policy(), method, **{**HONEST, "ipc": 20, "min_samples": 20})
+    condensed = {c: rounds.method.condensed_classes(of) for c, of in rounds.experiment.counts.items()}
+    few = {c: [k for k in labels if rounds.experiment.counts[c][k] < 40] for c, labels in condensed.items()}
+    assert any(0 < len(few[c]) < len(condensed[c]) for c in few)
+    assert rounds.play().failures == {}
+    for client, labels in condensed.items():
+        sent = rounds.server.log["disclosure"][client]["images"]
+        assert sent == {str(label): 20 for label in labels if label not in few[client]}
+
+
+@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+def test_a_run_without_any_image_ends_with_the_reason(method):
+    rounds = rounds_under(default_policy(max_images=0), method, **HONEST)
+    with raises("FEDAF-CONDENSE-NO-IMAGES") as error:
+        rounds.play()
+    assert all(word in str(error.value) for word in ("round 1", "max_images", "max_total_images_per_sample"))
 
 
 def test_nothing_is_computed_for_what_is_refused_and_the_others_continue_run_together(monkeypatch):
@@ -148,6 +171,10 @@ def test_the_allowance_in_closed_form():
     assert policy.allowance({}, counts, {}) == policy.allowance({3: 1}, counts, {}) == {}
     assert Policy(methods=[], max_total_images_per_sample=0.29).allowance({0: 29}, counts, {}) == {0: 29}
     assert 0.29 * 100 < 29  # by a rounding error
+    policy = Policy(methods=[], max_images_per_sample=0.25, max_total_images_per_sample=0.5)
+    assert policy.left_out(asked, counts) == [2]  # 10 of 39 samples are over a quarter
+    assert policy.allowance(asked, counts, {}) == {0: 10, 1: 10}
+    assert policy.allowance(asked, counts, {0: 41}) == {1: 10}
 
 
 def test_a_limit_in_all_permits_the_images_of_a_round_or_none():
@@ -163,11 +190,15 @@ def test_a_limit_in_all_permits_the_images_of_a_round_or_none():
     counts=st.lists(st.integers(0, 300), min_size=1, max_size=6),
     ipc=st.integers(1, 60),
     rounds=st.integers(0, 30),
+    at_once=st.sampled_from([0.29, 0.5, 1.0]),
     ratio=st.sampled_from([0.1, 0.29, 0.5, 1.0, 10.0]),
     max_images=st.none() | st.integers(0, 2000),
 )
-def test_no_sequence_of_rounds_exceeds_the_limits_and_none_stops_too_early(counts, ipc, rounds, ratio, max_images):
-    policy = Policy(methods=[], max_total_images_per_sample=ratio, max_images=max_images)
+def test_no_sequence_of_rounds_exceeds_the_limits_and_none_stops_too_early(
+    counts, ipc, rounds, at_once, ratio, max_images
+):
+    limits = {"max_images_per_sample": at_once, "max_total_images_per_sample": ratio, "max_images": max_images}
+    policy = Policy(methods=[], **limits)
     asked = {label: ipc for label, count in enumerate(counts) if count >= ipc}
     found, exact = policy.forecast(asked, counts, rounds), Fraction(str(ratio))
     for label, number in found.images.items():
@@ -175,12 +206,14 @@ def test_no_sequence_of_rounds_exceeds_the_limits_and_none_stops_too_early(count
         assert number <= exact * counts[label]
     assert max_images is None or sum(found.images.values()) <= max_images
     assert found.per_sample == max((n / counts[label] for label, n in found.images.items()), default=0)
-    most = {label: min(rounds, exact * counts[label] // ipc) for label in asked}
+    assert found.left_out == [label for label in asked if ipc > Fraction(str(at_once)) * counts[label]]
+    most = {label: min(rounds, exact * counts[label] // ipc) for label in asked if label not in found.left_out}
     if max_images is None:
         assert found.images == {label: ipc * n for label, n in most.items() if n}
         short = [n + 1 for n in most.values() if n < rounds]
         assert found.limited_from == min(short, default=None)
-        assert found.silent_from == (max(short) if short and len(short) == len(asked) else None)
+        nothing = len(short) == len(most) and asked and rounds
+        assert found.silent_from == (max(short, default=1) if nothing else None)
     elif found.silent_from is not None:
         assert rounds >= found.silent_from >= (found.limited_from or 0)
 
@@ -195,20 +228,33 @@ def test_a_method_that_ignores_its_allowance_sends_nothing():
         assert words in str(refusal.value)
 
 
+CONDENSING = [name for name in METHODS.names if issubclass(METHODS.find(name), CondensingMethod)]
+
+
 @pytest.mark.parametrize("dataset", DATASETS.names)
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("method", ["fedaf", "feddm"])
-def test_every_preset_keeps_to_the_total_limit_of_the_default_policy(dataset, preset, method):
-    """A class that the limit of one round admits is sent in every round of the run."""
+@pytest.mark.parametrize("method", CONDENSING)
+def test_every_preset_keeps_to_the_default_policy_in_all_rounds(dataset, preset, method):
+    """Even the smallest class that is condensed keeps to the total limit, if it is sent in every round of the run."""
     tables = {"data": {"name": dataset}, "method": {"name": method}}
-    config, policy = configuration.build(tables, preset=preset), default_policy()
-    fewest = max(config.method.threshold, math.ceil(config.method.ipc / policy.max_images_per_sample))
-    counts = [fewest, 10 * fewest]
+    config = configuration.build(tables, preset=preset)
+    rounds, ipc, fewest = config.run.rounds, config.method.ipc, config.method.threshold
+    counts = [fewest, 2 * ipc, 10 * fewest]
     taken = disclosure(config, counts)
-    policy.admit(method, taken, counts)
-    whole = policy.forecast(taken.images, counts, config.run.rounds)
-    assert whole.limited_from is None
-    assert whole.images == dict.fromkeys([0, 1], config.run.rounds * config.method.ipc)
+    default_policy().admit(method, taken)
+    whole = default_policy(max_images_per_sample=ipc).forecast(taken.images, counts, rounds)  # no limit of one round
+    assert (whole.left_out, whole.limited_from) == ([], None)
+    assert whole.images == dict.fromkeys(range(3), rounds * ipc)
+    assert whole.per_sample == rounds * ipc / fewest <= 20
+    assert default_policy().forecast(taken.images, counts, rounds).left_out == ([0] if fewest < 2 * ipc else [])
+
+
+def test_ratios_are_rounded_up_to_one_two_or_five():
+    steps = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
+    for below, step in pairwise(steps):
+        assert rounded_up(step) == rounded_up(math.nextafter(below, 1e9)) == rounded_up((below + step) / 2) == step
+    assert rounded_up(0) == 0
+    assert (rounded_up(10 / 50), rounded_up(10 / 49), rounded_up(1000 / 50)) == (0.2, 0.5, 20)  # no rounding errors
 
 
 def test_what_came_out_too_like_a_private_image_is_not_sent_and_not_kept():
@@ -266,16 +312,16 @@ def test_a_copy_is_not_sent_in_a_later_round_either():
 
 def test_a_method_that_does_not_tell_what_it_takes_must_be_named_by_the_client():
     with raises("FEDAF-POLICY-METHOD") as refusal:
-        default_policy().admit("mine:Means", None, [10])
+        default_policy().admit("mine:Means", None)
     assert "mine:Means" in str(refusal.value)
-    Policy(methods=["mine:Means"]).admit("mine:Means", None, [10])
+    Policy(methods=["mine:Means"]).admit("mine:Means", None)
     with raises("FEDAF-POLICY-METHOD") as refusal:
-        Policy(methods=[]).admit("fedavg", Disclosure(100), [100])
+        Policy(methods=[]).admit("fedavg", Disclosure(100))
     assert re.search("none.*fedavg", str(refusal.value))
 
 
 def test_a_client_that_sends_nothing_has_nothing_to_refuse():
-    default_policy().admit("fedaf", Disclosure(0), [3, 0])
+    default_policy().admit("fedaf", Disclosure(0))
 
 
 def test_the_default_policy_admits_every_built_in_method_and_nothing_else():
@@ -292,13 +338,13 @@ def test_a_plugin_is_refused_until_a_policy_names_it(tmp_path, monkeypatch, call
     assert "nothing" not in call("policy", "show")[1]
     for name in ("nothing", "fedaf_nothing:Nothing"):
         with raises("FEDAF-POLICY-METHOD") as refusal:
-            default_policy().admit(name, None, [100])
+            default_policy().admit(name, None)
         assert name in str(refusal.value)
         (tmp_path / "config.toml").write_text(f'[method]\nname = "{name}"\n')
         code, out, _ = call("policy", "check", "config.toml")
         assert (code, out.count("refuses: ")) == (1, 10)
         (tmp_path / "policy.toml").write_text(f'methods = ["fedaf", "{name}"]\n')
-        read_policy(str(tmp_path / "policy.toml")).admit(name, None, [100])
+        read_policy(str(tmp_path / "policy.toml")).admit(name, None)
         assert call("policy", "check", "config.toml", "--policy", "policy.toml")[0] == 0
 
 

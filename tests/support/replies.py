@@ -50,7 +50,7 @@ COUNTS = ("audit_images", "held_out_images", "disclosed_images")
 LOSSES = ("loss_dm", "loss_cdc", "gradient_ratio")
 DECIBELS = ("audit_psnr_mean", "audit_psnr_max", "held_out_psnr_mean", "held_out_psnr_max")
 SHARES = ("audit_from_source", "held_out_from_source")
-RATIO = "disclosed_per_sample"
+RATIO = "disclosed_per_sample_at_most"
 MOST_DECIBELS = 10 * math.log10(255**2 * 12) + 1
 
 

@@ -12,7 +12,7 @@ from fedaf import config as configuration
 from fedaf.errors import Refused
 
 if TYPE_CHECKING:
-    from fedaf.protocol.policy import Forecast
+    from fedaf.protocol.policy import Forecast, Policy
 
 app = typer.Typer(
     name="policy", help="Show and check a client's policy: what a server may ask of it.", no_args_is_help=True
@@ -60,11 +60,11 @@ def check(config: Path, policy: str = "default", dataset: str | None = None) -> 
         taken, images, ratio = disclosure(asked, counts), "", ""
         verdict = "takes part" if taken is None or taken.fewest_samples else "takes part, with nothing to send"
         try:
-            bounds.admit(asked.method_name, taken, counts)
+            bounds.admit(asked.method_name, taken)
             if taken is not None and taken.images:
                 whole = bounds.forecast(taken.images, counts, asked.run.rounds)
                 images, ratio = str(sum(whole.images.values())), f"{whole.per_sample:.2g}"
-                verdict += _limits(whole)
+                verdict += _limits(whole, bounds)
         except Refused as refusal:
             verdict, refusals = f"refuses: {refusal}", refusals + 1
         table.add_row(client, str(sum(counts)), images, ratio, verdict)
@@ -73,11 +73,14 @@ def check(config: Path, policy: str = "default", dataset: str | None = None) -> 
         raise typer.Exit(_REFUSED)
 
 
-def _limits(whole: "Forecast") -> str:
-    """Say from which round on the limits over all rounds withhold images."""
+def _limits(whole: "Forecast", bounds: "Policy") -> str:
+    """Say which images the limits withhold: of a class in every round, or from some round on."""
     parts = []
+    if whole.left_out:
+        labels, limit = ", ".join(map(str, whole.left_out)), f"max_images_per_sample {bounds.max_images_per_sample:g}"
+        parts.append(f"; no images of class {labels}: too few samples for {limit}")
     if whole.limited_from is not None and whole.limited_from != whole.silent_from:
-        parts.append(f"; new images of fewer classes from round {whole.limited_from}")
+        parts.append(f"; new images of fewer classes from round {whole.limited_from}: max_total_images_per_sample")
     if whole.silent_from is not None:
         parts.append(f"; no new images from round {whole.silent_from}")
     return "".join(parts)

@@ -37,7 +37,7 @@ class Admission:
         """
         counts = shard.counts
         disclosure = None if isinstance(phase, Evaluate) else self.method.discloses(counts)
-        self.policy.admit(self.method_name, disclosure, counts)
+        self.policy.admit(self.method_name, disclosure)
         return None if disclosure is None else self.policy.allowance(disclosure.images, counts, state.images_sent)
 
 

@@ -77,9 +77,14 @@ class CondensationOptions(Options):
         if self.init == "real" and not self.allow_real_init:
             raise ValueError(
                 "init = 'real' uploads near-copies of private images; "
-                "use 'mean' or 'noise', or set allow_real_init = true if that is intended"
+                "use 'clusters', 'mean' or 'noise', or set allow_real_init = true if that is intended"
             )
         return self
+
+    @property
+    def starts_from(self) -> str:
+        """What condensed images start from, as a policy calls it (``Disclosure.initialisation``)."""
+        return "new means" if self.init == "mean" and not self.continue_images else self.init
 
     def epochs(self, images: int) -> int:
         """Return the epochs of server training on so many images."""

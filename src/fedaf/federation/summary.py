@@ -65,8 +65,8 @@ def _disclosed(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, A
 
     Returns:
         By client the images that arrived in this run by class and in total, its own count over all runs (including
-        replies that were lost), and the most images of a class per sample of that class by this count. Also the
-        largest total and the largest ratio of all clients.
+        replies that were lost), and the most images of a class per sample of that class by this count, which the client
+        rounds up. Also the largest total and the largest ratio of all clients.
     """
     if not rounds:
         return None
@@ -78,11 +78,11 @@ def _disclosed(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, A
             "images": {label: images[label] for label in sorted(images, key=int)},
             "total": images.total(),
             "all_runs": max(reply["total"] for reply in replies),
-            "per_sample": max(reply["per_sample"] for reply in replies),
+            "per_sample_at_most": max(reply["per_sample_at_most"] for reply in replies),
         }
     return {
         "most_images": max(client["total"] for client in clients.values()),
-        "most_per_sample": max(client["per_sample"] for client in clients.values()),
+        "per_sample_at_most": max(client["per_sample_at_most"] for client in clients.values()),
         "clients": clients,
     }
 

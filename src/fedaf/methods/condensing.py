@@ -21,7 +21,7 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
 from fedaf.condensation.terms import Term, distributions_distance, features_distance, spreads_distance
 from fedaf.data.pixels import normalise, to_uint8
-from fedaf.errors import Refused, UserError
+from fedaf.errors import FedafError, Refused, UserError
 from fedaf.models.backbone import Backbone
 from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
@@ -29,14 +29,15 @@ from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, po
 from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
-from fedaf.protocol.policy import images_per_sample
+from fedaf.protocol.policy import images_per_sample, rounded_up
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 
 _GRADIENT_RATIO = "gradient_ratio"
 _STATISTICS_BATCHES = 100
-#: What a client reports of its own count: images sent over all runs, and the most of a class per sample of that class.
-_DISCLOSED = {"disclosed_images": Number(int, 0, 1 << 32), "disclosed_per_sample": Number(float, 0)}
+#: What a client reports of its own count: images sent over all runs, and the most of a class per sample of that class,
+#: rounded up.
+_DISCLOSED = {"disclosed_images": Number(int, 0, 1 << 32), "disclosed_per_sample_at_most": Number(float, 0)}
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class CondensePhase(Phase):
         images = dict.fromkeys(job.classes, self.method.options.ipc)
         disclosed = Counter(client.sent) + Counter(images)
         scalars["disclosed_images"] = disclosed.total()
-        scalars["disclosed_per_sample"] = images_per_sample(disclosed, client.shard.counts)
+        scalars["disclosed_per_sample_at_most"] = rounded_up(images_per_sample(disclosed, client.shard.counts))
         return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=images)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
@@ -281,6 +282,11 @@ class CondensingMethod(Method):
         """Train the global model on all condensed data."""
         options = self.options
         images, labels = self.condensed_data(server)
+        if not len(labels):
+            what = f"round {server.round}: the server has no condensed images to train on, because no client sent any"
+            limits = "max_images_per_sample, max_total_images_per_sample and max_images"
+            advice = f"lower method.ipc, or raise these limits of the clients' policies: {limits}."
+            raise FedafError(f"{what}; {advice}", code="FEDAF-CONDENSE-NO-IMAGES")
         model = self.build_model(server.key)
         model.load_state_dict(server.model)
         losses = fit(
@@ -327,7 +333,7 @@ class CondensingMethod(Method):
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)
         fewest = min((counts[label] for label in classes), default=0)
-        return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.init)
+        return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.starts_from)
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         options = self.options
@@ -347,7 +353,7 @@ def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:
     """Return the images of a reply by class, and the client's own count over all runs."""
     images = {str(label): ipc for label in reply.tensors["classes"].tolist()}
     total, per_sample = (reply.scalars[name] for name in _DISCLOSED)
-    return {"images": images, "total": total, "per_sample": per_sample}
+    return {"images": images, "total": total, "per_sample_at_most": per_sample}
 
 
 def ascending_classes(tensors: Tensors) -> None:

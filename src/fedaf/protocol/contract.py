@@ -316,7 +316,8 @@ class Disclosure:
         fewest_samples: The smallest number of samples behind anything that is sent; 0 if nothing is sent.
         images: Condensed images by class.
         local_steps: Condensation steps before images are sent.
-        initialisation: What condensed images start from: ``mean``, ``noise`` or ``real``.
+        initialisation: What condensed images start from: ``mean`` (of random images in the first round, then the images
+            of the round before), ``new means`` (of random images in every round), ``clusters``, ``noise`` or ``real``.
     """
 
     fewest_samples: int

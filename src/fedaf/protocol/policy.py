@@ -4,6 +4,7 @@ Servers are not trusted. Without a policy, a server could ask for images after t
 receive near-copies of private images.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +31,14 @@ class Forecast:
     Args:
         images: Condensed images by class that the client sends.
         per_sample: The largest number of these images of a class divided by the samples of that class.
+        left_out: Classes with too few samples for the limit of one round, of which no images are sent.
         limited_from: The first round in which a total limit withholds images; ``None`` if it never does.
-        silent_from: The first round in which the client sends no images for this reason; ``None`` if it always does.
+        silent_from: The first round in which the client sends no images; ``None`` if it always does.
     """
 
     images: Mapping[int, int]
     per_sample: float
+    left_out: list[int]
     limited_from: int | None
     silent_from: int | None
 
@@ -50,17 +53,22 @@ class Policy(Options):
         description="least number of samples that sent data come from: of a class, or in all if a model is sent",
     )
     max_images_per_sample: float = Field(
-        0.5, gt=0, description="most condensed images of a class per sample of that class (IPC / N_kc), in one round"
+        0.5,
+        gt=0,
+        description="most condensed images of a class per sample of that class (IPC / N_kc), in one round; "
+        "of a class with fewer samples no images are sent",
     )
     max_total_images_per_sample: float = Field(
-        10.0,
+        20.0,
         gt=0,
         description="most condensed images of a class per sample of that class, over all rounds and runs; "
         "beyond it no new images of the class are sent",
     )
     min_local_steps: int = Field(10, ge=0, description="least number of condensation steps before images are sent")
-    initialisations: list[Literal["mean", "noise", "real"]] = Field(
-        ["mean", "noise"], description="initialisations of condensed images that are allowed; 'real' sends near-copies"
+    initialisations: list[Literal["mean", "new means", "clusters", "noise", "real"]] = Field(
+        ["mean", "clusters", "noise"],
+        description="initialisations of condensed images that are allowed; 'new means' are means of random images in "
+        "every round, from which private images can be recovered; 'real' sends near-copies",
     )
     max_images: int | None = Field(
         None,
@@ -72,13 +80,12 @@ class Policy(Options):
         40.0, gt=0, description="highest PSNR in dB of a condensed image to a private image; an exact copy has 59"
     )
 
-    def admit(self, method: str, disclosure: Disclosure | None, counts: Sequence[int]) -> None:
-        """Check a round of a method before any work is done. The total limits are those of ``allowance``.
+    def admit(self, method: str, disclosure: Disclosure | None) -> None:
+        """Check a round of a method before any work is done. ``allowance`` has the limits on numbers of images.
 
         Args:
             method: Name of the method.
             disclosure: What the round would reveal; ``None`` if the method does not say.
-            counts: The client's samples per class.
 
         Raises:
             Refused: The round would reveal more than the policy allows.
@@ -89,15 +96,9 @@ class Policy(Options):
             return
         fewest, images, steps = disclosure.fewest_samples, disclosure.images, disclosure.local_steps
         start, allowed = disclosure.initialisation, ", ".join(self.initialisations)
-        most = self.max_images_per_sample
-        crowded = [label for label, number in images.items() if number > most * counts[label] + _ROUNDING]
         if 0 < fewest < self.min_samples:
             code = "FEDAF-POLICY-SAMPLES"
             problem = f"a part of the reply describes {fewest} samples, the policy wants min_samples {self.min_samples}"
-        elif crowded:
-            code, limit = "FEDAF-POLICY-IMAGES", f"max_images_per_sample {self.max_images_per_sample:g}"
-            request = f"{images[crowded[0]]} images of the {counts[crowded[0]]} samples of class {crowded[0]}"
-            problem = f"{request} are asked for, the policy allows {limit}"
         elif images and steps < self.min_local_steps:
             code = "FEDAF-POLICY-STEPS"
             problem = (
@@ -106,12 +107,14 @@ class Policy(Options):
         elif images and start not in self.initialisations:
             code = "FEDAF-POLICY-INITIALISATION"
             problem = f"images would start from {start!r}, the policy allows initialisations {allowed or 'none'}"
+            if start == "new means":
+                problem += "; set method.init = 'clusters' or method.continue_images = true"
         else:
             return
         raise Refused(problem, code=code)
 
     def allowance(self, images: Mapping[int, int], counts: Sequence[int], sent: Mapping[int, int]) -> dict[int, int]:
-        """Return those images of a round that the limits over all rounds and runs permit.
+        """Return those images of a round that the limits of one round, and of all rounds and runs, permit.
 
         A class is permitted completely or not at all. ``max_images`` permits or refuses all of the round's images.
 
@@ -123,15 +126,26 @@ class Policy(Options):
         Returns:
             The permitted images by class.
         """
-        most, so_far = self.max_total_images_per_sample, Counter(sent)
+        so_far, left_out = Counter(sent), self.left_out(images, counts)
         permitted = {
             label: number
             for label, number in images.items()
-            if so_far[label] + number <= most * counts[label] + _ROUNDING
+            if label not in left_out
+            and so_far[label] + number <= self.max_total_images_per_sample * counts[label] + _ROUNDING
         }
         if self.max_images is not None and so_far.total() + sum(permitted.values()) > self.max_images:
             return {}
         return permitted
+
+    def left_out(self, images: Mapping[int, int], counts: Sequence[int]) -> list[int]:
+        """Return the classes that have too few samples for so many images in one round.
+
+        Args:
+            images: Condensed images that the round asks for, by class.
+            counts: The client's samples per class.
+        """
+        most = self.max_images_per_sample
+        return [label for label, number in images.items() if number > most * counts[label] + _ROUNDING]
 
     def forecast(self, images: Mapping[int, int], counts: Sequence[int], rounds: int) -> Forecast:
         """Return what a run discloses if every round asks for the same images and nothing was sent before.
@@ -142,16 +156,16 @@ class Policy(Options):
             rounds: Number of rounds.
         """
         sent: Counter[int] = Counter()
-        limited_from = silent_from = None
+        left_out, limited_from, silent_from = self.left_out(images, counts), None, None
         for round in range(1, rounds + 1):
             permitted = self.allowance(images, counts, sent)
-            if len(permitted) < len(images):
+            if len(permitted) < len(images) - len(left_out):
                 limited_from = limited_from or round
             if images and not permitted:
                 silent_from = round
                 break  # what is permitted never grows
             sent += Counter(permitted)
-        return Forecast(dict(sent), images_per_sample(sent, counts), limited_from, silent_from)
+        return Forecast(dict(sent), images_per_sample(sent, counts), left_out, limited_from, silent_from)
 
     def refused_method(self, method: str) -> Refused:
         """Return the refusal of a method that is not in ``methods``."""
@@ -171,7 +185,7 @@ class Policy(Options):
         """
         if allowance is not None and (excess := Counter(images) - Counter(allowance)):
             label, number = min(excess.items())
-            problem = f"the reply has {number} images of class {label} more than the policy still allows in total"
+            problem = f"the reply has {number} images of class {label} more than the policy still allows"
             raise Refused(problem, code="FEDAF-POLICY-TOTAL")
         likeness = reply.scalars.get(LIKENESS)
         if isinstance(likeness, float) and likeness > self.max_likeness:
@@ -189,3 +203,17 @@ def images_per_sample(images: Mapping[int, int], counts: Sequence[int]) -> float
         counts: Samples per class.
     """
     return max((images.get(label, 0) / count for label, count in enumerate(counts) if count), default=0.0)
+
+
+def rounded_up(value: float) -> float:
+    """Return the smallest number of the series 1, 2, 5, 10, 20, 50 ... (and 0.5, 0.2, 0.1 ...) that is not below.
+
+    Clients report ratios to their samples in this form, because the exact ratio would tell the number of samples.
+
+    Args:
+        value: A number of at least 0, which stays 0.
+    """
+    if value == 0:
+        return 0.0
+    power = math.floor(math.log10(value))
+    return next(step for step in (float(f"{digit}e{power}") for digit in (1, 2, 5, 10)) if step >= value)

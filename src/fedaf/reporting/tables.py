@@ -180,9 +180,9 @@ def overhead_sentence(result: Mapping[str, Any]) -> str | None:
 
 
 def disclosed(result: Mapping[str, Any]) -> str:
-    """Format the most images that a client disclosed, and the most per sample: ``900 (5)``; empty for other methods."""
+    """Format the most images that a client disclosed, in total and per sample: ``900 (≤ 5)``; else empty."""
     found = result.get("disclosed")
-    return f"{found['most_images']} ({found['most_per_sample']:.2g})" if found else ""
+    return f"{found['most_images']} (≤ {found['per_sample_at_most']:g})" if found else ""
 
 
 def disclosure_sentence(result: Mapping[str, Any]) -> str | None:
@@ -192,7 +192,7 @@ def disclosure_sentence(result: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"Disclosure of {result['method']}: a client sent at most {found['most_images']} condensed images in this run. "
-        f"Counted over all its runs, a client sent at most {found['most_per_sample']:.2g} images of a class "
+        f"Counted over all its runs, a client sent at most {found['per_sample_at_most']:g} images of a class "
         "per private sample of that class."
     )
 

@@ -53,6 +53,7 @@ SPEC = DatasetSpec(
             "local_steps": 50,
             "real_batch": 64,  # a client has at most 146 digits of a class
             "image_lr": 1.0,
+            "init": "clusters",
             "continue_images": False,
             "server_lr": 0.01,
             "server_epochs": 30,
