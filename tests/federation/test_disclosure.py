@@ -97,7 +97,7 @@ def test_each_class_has_its_own_limit_and_its_last_images_stay_in_use(method, co
             assert logged["total"] == sum(sent.values())
             assert logged["per_sample"] == max((n / counts[client][label] for label, n in sent.items()), default=0)
             assert logged["per_sample"] <= ratio
-            record = rounds.server.memory.condensed[client]
+            record = rounds.server.memory.condensed[client].latest
             assert record.classes.tolist() == [label for label, most in of.items() if most]
             for label, in_use in zip(record.classes.tolist(), record.images, strict=True):
                 before = images.setdefault((client, label), in_use)
@@ -117,12 +117,12 @@ def test_classes_that_are_left_out_take_their_targets_and_kept_images_with_them(
     assert len(whole.classes) > 2
     kept = {"classes": torch.tensor(classes), "images": whole.images, "sources": torch.arange(len(classes))}
     allowance = dict.fromkeys(classes[1:], IPC) | {classes[2]: IPC - 1}
-    job, sources = phase._job(ask, Client("client-2", shard, Key(2), kept, allowance=allowance))
+    job, state = phase._job(ask, Client("client-2", shard, Key(2), kept, allowance=allowance))
     rows = [1, *range(3, len(classes))]
     assert job.classes == [classes[row] for row in rows]
     assert torch.equal(job.targets, ask.tensors["v"][rows])
     assert torch.equal(job.images, whole.images[rows])
-    assert sources.tolist() == rows
+    assert state["sources"].tolist() == rows
 
 
 def test_images_whose_reply_was_lost_are_disclosed_too():
