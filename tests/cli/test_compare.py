@@ -55,7 +55,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
         assert up.split()[0] in f"{result['upload_bytes_per_client_round'] / 1024:.2f}"
         assert down.split()[0] in f"{result['download_bytes_per_client_round'] / 1024:.2f}"
         disclosed = result["disclosed"]
-        assert (disclosed is not None) == (name in ("fedaf", "feddm"))
+        assert (disclosed is not None) == (name in ("fedaf", "fedaf-plus", "feddm"))
         assert images == (f"{disclosed['most_images']} (≤ {disclosed['per_sample_at_most']:g})" if disclosed else "")
         assert (f"Disclosure of {name}:" in out) == (disclosed is not None)
         splits.add((tmp_path / "c" / name / "partition.json").read_text())

@@ -38,6 +38,39 @@ def test_the_paper_preset_holds_the_papers_values(dataset, image_lr, lambda_loc,
     )
 
 
+@pytest.mark.parametrize(
+    ("dataset", "image_lr", "ipc", "rounds"),
+    [
+        ("cifar10", 1.0, 50, 20),
+        ("cifar100", 0.1, 50, 20),
+        ("fashionmnist", 0.2, 50, 20),
+        ("mnist", 1.0, 50, 20),
+        ("domainnet", 1.0, 20, 10),
+        ("pacs", 1.0, 20, 10),
+        ("npz:x.npz", 1.0, 50, 20),
+    ],
+)
+def test_the_papers_weights_do_not_reach_fedaf_plus(dataset, image_lr, ipc, rounds):
+    config = paper(dataset, "fedaf-plus")
+    method = config.method
+    assert (method.lambda_loc, method.lambda_glob, method.cdc, method.lgkm) == (1.0, 0.01, True, True)
+    assert (method.image_lr, method.ipc, config.run.rounds) == (image_lr, ipc, rounds)
+    assert (method.init, method.init_mean_of, method.continue_images) == ("clusters", 10, False)
+    assert (method.resampling, method.rho, method.image_lr_decay) == ("distance", 5.0, True)
+    assert (method.match_spread, method.match_distribution) == (1.0, 1.0)
+    assert (method.replay, method.server_steps, method.server_average, method.server_cutmix) == (20, 3000, 0.17, 0.5)
+    assert config.training == paper(dataset).training
+
+
+@pytest.mark.parametrize("dataset", ["digits", "cifar100", "pacs", "npz:x.npz"])
+def test_quick_fedaf_plus_has_less_work_in_steps(dataset):
+    quick = build({"data": {"name": dataset}, "method": {"name": "fedaf-plus"}}, preset="quick").method
+    whole = paper(dataset, "fedaf-plus").method
+    assert (quick.lambda_loc, quick.init, quick.replay) == (whole.lambda_loc, "clusters", whole.replay)
+    assert quick.server_steps < whole.server_steps
+    assert quick.local_steps == 20
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"])
 @pytest.mark.parametrize("dataset", ["digits", "cifar10", "cifar100", "fashionmnist", "domainnet", "pacs"])
 def test_averaging_methods_train_as_in_the_paper_on_every_data_set(name, dataset):

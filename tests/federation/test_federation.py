@@ -159,7 +159,7 @@ def test_the_last_images_of_a_client_that_is_away_stay_in_use_for_max_staleness_
     rounds.play()
     assert "client-0" not in rounds.server.memory.condensed
     rounds.play()
-    assert rounds.server.memory.condensed["client-0"].round == 4
+    assert rounds.server.memory.condensed["client-0"].seen == 4
 
 
 def test_the_copy_audit_covers_all_images_of_the_run_and_no_lost_or_repeated_ones():

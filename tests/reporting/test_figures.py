@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
+from fedaf.methods.registry import METHODS
 from fedaf.reporting import figures
 from fedaf.reporting.progress import LiveProgress, PlainProgress
 from fedaf.reporting.tables import domains_table, partition_table, results_table
@@ -157,3 +158,22 @@ def test_a_damaged_index_of_images_is_named(tmp_path, content):
     (folder / "index.json").write_bytes(content)
     with raises("FEDAF-RUN-DAMAGED"):
         figures.gallery(tmp_path, tmp_path / "condensed.png")
+
+
+def test_every_method_has_its_own_colour_and_those_of_this_package_stand_out(tmp_path, saved):
+    results = [a_result(method=name, curve=(1.0, 2.0)) for name in METHODS]
+    figures.curves(results, tmp_path / "curves.png")
+    lines = {line.get_label(): line for line in saved[0].axes[0].get_lines()}
+    assert list(lines) == list(METHODS)
+    assert len({line.get_color() for line in lines.values()}) == len(METHODS.names)
+    widths = {name: line.get_linewidth() for name, line in lines.items()}
+    assert widths.pop("fedaf-plus") > widths.pop("fedaf") > max(widths.values())
+
+
+def test_lines_of_no_method_and_second_lines_of_one_differ_too(tmp_path, saved):
+    labels = ["FedAF", "FedAF (version 1)", "a control", "another control"]
+    methods = {"FedAF": "fedaf", "FedAF (version 1)": "fedaf", "a control": "fedaf-zero-steps"}
+    figures.seed_curves({label: [[1.0, 2.0]] for label in labels}, tmp_path / "curves.png", title="t", methods=methods)
+    styles = [(line.get_color(), line.get_linestyle()) for line in saved[0].axes[0].get_lines()]
+    assert len(set(styles)) == len(labels)
+    assert styles[0][0] == styles[1][0]

@@ -8,10 +8,10 @@ import pytest
 import fedaf
 from fedaf.federation.observer import Observer
 from fedaf.methods.fedavg import FedAvg
-from fedaf.reproduce.archive import Archive, Conditions, publish
+from fedaf.reproduce.archive import Archive, Conditions, config_of, publish
 from fedaf.reproduce.report import render
 from fedaf.reproduce.running import Reproduction
-from support.digit_cells import FEDAVG, FEDAVG_1, TABLE, places, reproduced
+from support.digit_cells import FEDAF, FEDAVG, FEDAVG_1, TABLE, places, reproduced
 from support.errors import raises
 
 
@@ -59,6 +59,29 @@ def test_a_run_of_an_older_version_is_open_again_and_keeps_its_place(results, tm
     assert tally.finished == [FEDAVG]
     found = {run.path.name: run.conditions.method_version for run in Archive(results).all_of(FEDAVG)}
     assert found == {"fedavg-seed0": 1, "fedavg-seed0-2": 2}
+
+
+def test_the_report_names_the_earlier_version_of_a_row(results, tmp_path, monkeypatch):
+    def labels(folder) -> list[str]:
+        render(results, folder, made=[TABLE])
+        lines = (folder / "RESULTS.md").read_text().splitlines()
+        assert "- FedAvg, version 1: an earlier version" in lines
+        return [line.split(" | ")[0] for line in lines if line.startswith("| FedAvg")]
+
+    monkeypatch.setattr(FedAvg, "version", 2)
+    assert labels(tmp_path / "before") == ["| FedAvg (version 1)"]
+    reproduced([FEDAVG], tmp_path)
+    assert labels(tmp_path / "after") == ["| FedAvg", "| FedAvg (version 1)"]
+
+
+def test_the_report_says_what_changed_after_version_1_of_fedaf(results, tmp_path):
+    shutil.copytree(results / FEDAVG.directory, results / FEDAF.directory)
+    (results / FEDAF.directory / "config.toml").write_text(config_of(FEDAF).to_toml())
+    change(results, FEDAF, method="fedaf", method_version=1)
+    render(results, tmp_path / "docs", made=[TABLE])
+    text = (tmp_path / "docs" / "RESULTS.md").read_text()
+    assert "FedAF, version 1: before the BatchNorm statistics of the first model were estimated" in text
+    assert "| FedAF (version 1) |" in text
 
 
 def test_an_explicit_precision_wants_runs_in_that_precision(results):

@@ -60,7 +60,7 @@ def test_measured_figures_stand_beside_the_papers_and_what_was_not_run_stays_emp
     assert (paper, seeds) == ("50.00 ± 1.00", "2")
     assert measured == f"{mean:.2f} ± {abs(best[0] - best[1]) / 2**0.5:.2f}"
     assert difference == f"{mean - 50:+.2f}"
-    assert rows(text)["FedAF"] == ["60.00", *[""] * 6]
+    assert rows(text)["FedAF"] == ["60.00", *[""] * 7]
     assert "2 of 3 runs are finished." in text
     assert "- digits-alpha0.1: fedaf (0)" in text
     for cell in (FEDAVG, FEDAVG_1):
@@ -75,7 +75,7 @@ def test_a_damaged_run_and_one_of_other_settings_are_named_and_not_counted(resul
     said = render(tmp_path / "results", tmp_path / "docs", made=[TABLE])
     assert str(tmp_path / "results" / FEDAVG.directory / "result.json") in said[0]
     text = (tmp_path / "docs" / "RESULTS.md").read_text()
-    assert rows(text)["FedAvg"] == ["50.00 ± 1.00", *[""] * 6]
+    assert rows(text)["FedAvg"] == ["50.00 ± 1.00", *[""] * 7]
     assert f"- `{FEDAVG.directory}` is damaged" in text
     assert f"unlike {FEDAVG_1.directory}, method.local_epochs is 9, not 1" in text
 
@@ -139,9 +139,16 @@ def test_an_accuracy_table_has_the_mean_the_difference_and_the_audit():
         cells for name, cells in rows(comparison.accuracy_table([Row("a", runs, (30.0, 2.0))])).items() if name == "a"
     ]
     audit = "10.0 / 25.0 dB, 50 % (11.0 / 20.0 dB, 10 %)"
-    assert row == ["30.00 ± 2.00", "35.00 ± 7.07", "2", "+5.00", "25.00 ± 7.07", "2.00", audit]
+    of_all = "25.00 ± 2.36"  # means of the three rounds there are: 26.67 and 23.33
+    assert row == ["30.00 ± 2.00", "35.00 ± 7.07", "2", "+5.00", of_all, "25.00 ± 7.07", "2.00", audit]
     early = rows(comparison.accuracy_table([Row("a", runs[:1], (30.0, None))], within=1))["a"]
-    assert early[:5] == ["30.00", "10.00", "1", "-20.00", "10.00"]
+    assert early[:6] == ["30.00", "10.00", "1", "-20.00", "10.00", "10.00"]
+
+
+def test_the_mean_of_the_last_five_rounds_leaves_out_the_others():
+    run = a_run(90, 10, 20, 30, 40, 50)
+    assert rows(comparison.accuracy_table([Row("a", [run])]))["a"][:4] == ["90.00", "1", "30.00", "50.00"]
+    assert rows(comparison.accuracy_table([Row("a", [run])], within=5))["a"][2:4] == ["38.00", "40.00"]
 
 
 def test_models_of_clients_own_have_a_row_of_their_own():
@@ -152,22 +159,22 @@ def test_models_of_clients_own_have_a_row_of_their_own():
 
 def test_where_the_paper_prints_nothing_there_is_no_column_for_it():
     found = rows(comparison.accuracy_table([Row("a", [a_run(10.0, 20.0)]), Row("b", [])]))
-    assert found["a"] == ["20.00", "1", "20.00", "2.00", ""]
-    assert found["b"] == ["", "", "", "", ""]
+    assert found["a"] == ["20.00", "1", "15.00", "20.00", "2.00", ""]
+    assert found["b"] == ["", "", "", "", "", ""]
     assert "difference" not in comparison.accuracy_table([Row("a", [])])
     assert "difference" in comparison.accuracy_table([Row("a", []), Row("b", [], (30.0, None))])
 
 
 def test_domains_stand_below_the_papers():
-    run = a_run(50.0, best_accuracy_by_domain={"x": 40.0, "y": 60.0})
+    run = a_run(40.0, 50.0, best_accuracy_by_domain={"x": 40.0, "y": 60.0})
     table = Row("a", [run], paper_by_domain={"x": 41.0, "y": 61.5, "average": 51.25})
     found = rows(
         comparison.domains_table([table, Row("b", [], None, {"x": 1.0, "y": 2.0, "average": 1.5})], ["x", "y"])
     )
     assert found["a, paper"][:3] == ["41.00", "61.50", "51.25"]
-    assert found["a, measured"][:4] == ["40.00", "60.00", "50.00", "1"]
+    assert found["a, measured"][:5] == ["40.00", "60.00", "50.00", "45.00", "1"]
     assert found["a, difference"][:3] == ["-1.00", "-1.50", "-1.25"]
-    assert found["b, measured"] == [""] * 5
+    assert found["b, measured"] == [""] * 6
     assert "b, difference" not in found
 
 

@@ -7,6 +7,7 @@ import sys
 
 SMALL = ["--dataset", "digits", "--preset", "quick", "--rounds", "1", "--set", "model.width=8", "--device", "cpu"]
 TINY = [*SMALL, "--local-steps", "2", "--ipc", "5", "--set", "method.server_epochs=2", "--set", "run.threads=1"]
+TINY += ["--set", "method.server_steps=4"]
 
 COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS", "GITHUB_ACTIONS")  # each makes a file pass for a terminal
 

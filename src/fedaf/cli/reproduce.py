@@ -49,12 +49,12 @@ def reproduce(
     A run that fails does not stop the others. Try [bold]fedaf reproduce convergence --list[/].
 
     Args:
-        table: label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, settings or
-            all.
+        table: label-skew, feature-skew, ipc, core-designs, gamma, resnet18, communication, convergence, plus, settings
+            or all.
         dataset: Only these data sets, separated by commas.
         alpha: Only these alphas, separated by commas.
         methods: Only these methods or variants, such as fedaf-ipc10, separated by commas; see --list.
-        seeds: Seeds, separated by commas, for all tables but settings. (default: 0,1,2)
+        seeds: Seeds, separated by commas, for all tables but plus and settings. (default: 0,1,2)
         budget: Time limit in minutes, checked after each round; the same command continues.
         jobs: Number of runs at once on one device; a large GPU has room for a few.
         list_: List all runs and which are done; run nothing.

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedaf.condensation.jobs import Capacity, Job, group_jobs
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
-from fedaf.condensation.source import Forward, RealBatches, concatenate
+from fedaf.condensation.source import Forward, RealBatches, SourceFactory, concatenate
 from fedaf.condensation.terms import Pairs, Term, features_distance
 from fedaf.models.backbone import Backbone
 from fedaf.protocol import Engine, Key, Task
@@ -45,13 +45,19 @@ class Condensed:
 class Objective:
     """The weighted sum of ``terms`` under the networks of a round; L_loc of Eq. 10 for FedAF.
 
-    ``key`` is the source of the random directions, which all clients share as they share the networks.
+    Args:
+        backbone: Calls the networks.
+        networks: One network per step.
+        terms: The terms and their weights.
+        key: Source of the random directions, which all clients share as they share the networks.
+        source: Makes the source of what is matched.
     """
 
     backbone: Backbone
     networks: Networks
     terms: tuple[Term, ...] = (Term("dm", features_distance),)
     key: Key = _ANY_KEY
+    source: SourceFactory = RealBatches
 
 
 def condense(
@@ -113,7 +119,7 @@ class Condensation:
         self._terms = [(term, term.weight) for term in objective.terms if term.weight is not None]
         self._forward = Forward(objective.backbone, engine, batch_statistics=batch_statistics)
         device, pairs = engine.device, capacity.pairs
-        self._source = RealBatches(capacity, options.real_batch, task, self._forward, device)
+        self._source = objective.source(capacity, options.real_batch, task, self._forward, device)
         self._owners = torch.zeros(pairs, dtype=torch.int64, device=device)
         self._targets = torch.zeros(pairs, 1, task.num_classes, device=device) if capacity.targets else None
         self._images = torch.zeros(pairs, options.ipc, *task.image_shape, device=device)
@@ -143,7 +149,7 @@ class Condensation:
     def draw(self, step: int) -> None:
         """Draw the network, the real images and the directions of a step, and set its learning rate."""
         self._networks.draw(step)
-        self._source.draw()
+        self._source.draw(step)
         if self._directions is not None:
             self._directions.normal_(generator=self._key.derive(step).torch(self._directions.device))
         if self._options.image_lr_decay:

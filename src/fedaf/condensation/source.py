@@ -1,6 +1,7 @@
 """Where a condensation takes the real features from that it matches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,12 +34,28 @@ class Forward:
         return list(self._engine.chunks(count, images * self._backbone.activation_bytes))
 
 
-class RealBatches:
-    """Fresh batches of real images at every step, drawn with replacement from each client's own data.
+class Source(Protocol):
+    """What a condensation matches. A condensation reads private data through its source only."""
 
-    A source has these methods: ``load`` takes in a group of clients, ``draw`` prepares a step, and ``outputs`` returns
-    what to match. ``outputs`` may run inside a captured CUDA graph, so it reads only buffers that keep their address.
-    """
+    def load(self, jobs: Sequence[Job]) -> None:
+        """Take in a group of clients."""
+
+    def draw(self, step: int) -> None:
+        """Prepare a step."""
+
+    def outputs(self, weights: Tensors, *, logits: bool) -> tuple[Tensor, Tensor | None]:
+        """Return real features [pairs, n, D] under the network of the step and, if wanted, their logits.
+
+        It may run inside a captured CUDA graph, so it reads only buffers that keep their address.
+        """
+
+
+#: Makes a source for groups of some capacity, with batches of some size per pair.
+SourceFactory = Callable[[Capacity, int, Task, Forward, torch.device], Source]
+
+
+class RealBatches:
+    """A source of fresh batches of real images at every step, drawn with replacement from each client's own data."""
 
     def __init__(self, capacity: Capacity, batch: int, task: Task, forward: Forward, device: torch.device) -> None:
         self._batch, self._task, self._forward = batch, task, forward
@@ -64,7 +81,7 @@ class RealBatches:
                 self._starts[pair], self._counts[pair] = row, len(images)
                 pair, row = pair + 1, row + len(images)
 
-    def draw(self) -> None:
+    def draw(self, step: int) -> None:
         """Choose the real images of the next step, each client's with its own key."""
         for pairs, generator in self._draws:
             self._uniform[pairs].uniform_(generator=generator)

@@ -18,6 +18,7 @@ _QUICK_TRAINING = {"server_epochs": 20, "server_batch": 64, "server_lr": 0.01}
 _QUICK: Mapping[str, Mapping[str, Any]] = {
     "run": {"rounds": 3},
     "condensing": {"ipc": 10, "local_steps": 20, "real_batch": 64, **_QUICK_TRAINING},
+    "fedaf-plus": {"server_steps": 60},
     "averaging": {"local_epochs": 2},
 }
 

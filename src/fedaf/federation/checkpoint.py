@@ -9,14 +9,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fedaf.common.files import write_atomically
-from fedaf.protocol import Key, ServerState, Tensors, UserError, pack, prefixed, select
+from fedaf.protocol import Key, Method, ServerState, Tensors, UserError, pack, prefixed, select
 from fedaf.protocol.records import from_tensors, to_tensors
 
 LATEST = "LATEST"
@@ -62,29 +61,34 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path, memory: type[Any] | None) -> Checkpoint:
+def load(folder: Path, method: Method) -> Checkpoint:
     """Read the checkpoint that ``LATEST`` names.
 
     Args:
         folder: The run directory.
-        memory: ``Method.Memory`` of the run's method.
+        method: The run's method.
 
     Raises:
-        UserError: There is no readable checkpoint.
+        UserError: There is no readable checkpoint, or the run was begun by another version of the method.
     """
     try:
         latest = folder / (folder / LATEST).read_text().strip()
         facts = json.loads((latest / "state.json").read_text())
+        version = int(facts.get("method_version", 1))
+        if version != method.version:  # its memory may have another form too
+            what = f"the run in {folder} was begun by version {version} of its method"
+            now = f"this is version {method.version}, which gives other numbers"
+            raise UserError(f"{what}, and {now}; start a new run.", code="FEDAF-RUN-OTHER-VERSION")
         kept = safetensors.torch.load_file(latest / "server.safetensors")
         server = ServerState(
             key=Key(int(facts["key"])),
             model=safetensors.torch.load_file(latest / "model.safetensors"),
             round=int(facts["round"]),
-            memory=None if memory is None else from_tensors(memory, kept),
+            memory=None if method.Memory is None else from_tensors(method.Memory, kept),
         )
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}
-        return Checkpoint(str(facts["run"]), server, accepted, clients, int(facts.get("method_version", 1)))
+        return Checkpoint(str(facts["run"]), server, accepted, clients, version)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         what = f"{folder} has no checkpoint to resume from ({type(error).__name__}: {error})."
         raise UserError(what, code="FEDAF-RUN-NO-CHECKPOINT") from error

@@ -13,7 +13,7 @@ from fedaf.federation.checkpoint import Checkpoint
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
-from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport, UserError
+from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport
 from fedaf.training.evaluate import score
 
 
@@ -56,11 +56,7 @@ class Federation:
             UserError: There is no readable checkpoint, the metrics are damaged, or the run was begun by another version
                 of the method.
         """
-        found = checkpoint.load(self.directory.path, self.method.Memory)
-        if found.method_version != self.method.version:
-            what = f"the run in {self.directory.path} was begun by version {found.method_version} of its method"
-            now = f"this is version {self.method.version}, which gives other numbers"
-            raise UserError(f"{what}, and {now}; start a new run.", code="FEDAF-RUN-OTHER-VERSION")
+        found = checkpoint.load(self.directory.path, self.method)
         self.transport.restore(found.clients)
         self.directory.rewind(found.server.round)
         return found

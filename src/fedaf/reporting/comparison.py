@@ -46,6 +46,11 @@ def best(run: Figures, within: int | None = None) -> float:
     return float(max(run["curve"][:within]))
 
 
+def last_five(run: Figures, within: int | None = None) -> float:
+    """Return the mean accuracy of the last five rounds, or of all if there are fewer."""
+    return fmean(run["curve"][:within][-5:])
+
+
 def spread(values: Sequence[float]) -> str:
     """Format the mean and, if there are several values, their sample standard deviation."""
     if not values:
@@ -54,40 +59,44 @@ def spread(values: Sequence[float]) -> str:
 
 
 def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
-    """Compare the best accuracy with the paper's; with that of the last round, upload and copy audit."""
+    """Compare the best accuracy with the paper's; with that of the last rounds, upload and copy audit."""
     lines = []
     for row in rows:
-        last = [run["curve"][:within][-1] for run in row.runs]
+        late = [spread([last_five(run, within) for run in row.runs])]
+        late.append(spread([run["curve"][:within][-1] for run in row.runs]))
         upload = f"{fmean(row.uploads):.2f}" if row.runs else ""
         compared = _compared(row, [best(run, within) for run in row.runs])
-        lines.append([*compared, spread(last), upload, audit(row.runs)])
+        lines.append([*compared, *late, upload, audit(row.runs)])
         if personal := row.personal:
-            lines.append([f"{row.label}, personal models", "", spread(personal), _count(personal), "", "", "", ""])
-    headers = [*_COMPARED, "last round", "upload, MiB", "copy audit"]
+            lines.append([f"{row.label}, personal models", "", spread(personal), _count(personal), "", "", "", "", ""])
+    headers = [*_COMPARED, "last five rounds", "last round", "upload, MiB", "copy audit"]
     if not any(row.paper for row in rows):  # neither the paper's column nor the difference
         headers, *lines = ([line[0], *line[2:4], *line[5:]] for line in (headers, *lines))
     return markdown(headers, lines)
 
 
 def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
-    """Compare the accuracy by domain, in the round with the best average, with the paper's where there is one."""
+    """Compare the accuracy by domain, in the round with the best average, with the paper's where there is one.
+
+    The average of the last five rounds has a column of its own.
+    """
     columns, blank = [*domains, "average"], [""] * len(domains)
     lines = []
     for row in rows:
         paper = row.paper_by_domain
         if paper:
-            lines.append([f"{row.label}, paper", *(f"{paper[name]:.2f}" for name in columns), "", ""])
+            lines.append([f"{row.label}, paper", *(f"{paper[name]:.2f}" for name in columns), "", "", ""])
         found = [{**run["best_accuracy_by_domain"], "average": run["best_accuracy"]} for run in row.runs]
         values = {name: [run[name] for run in found] for name in columns}
         measured = [spread(values[name]) for name in columns]
         label = f"{row.label}, measured" if paper else row.label
-        lines.append([label, *measured, _count(found), audit(row.runs)])
+        lines.append([label, *measured, spread([last_five(run) for run in row.runs]), _count(found), audit(row.runs)])
         if paper and found:
             differences = [f"{fmean(values[name]) - paper[name]:+.2f}" for name in columns]
-            lines.append([f"{row.label}, difference", *differences, "", ""])
+            lines.append([f"{row.label}, difference", *differences, "", "", ""])
         if personal := row.personal:
-            lines.append([f"{row.label}, personal models", *blank, spread(personal), _count(personal), ""])
-    return markdown(["", *columns, "seeds", "copy audit"], lines)
+            lines.append([f"{row.label}, personal models", *blank, spread(personal), "", _count(personal), ""])
+    return markdown(["", *columns, "average, last five rounds", "seeds", "copy audit"], lines)
 
 
 def upload_table(rows: Sequence[Row]) -> str:

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +21,21 @@ _SHEET_ROWS = 20
 _DPI = 120
 _MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
+_MOST_INSIDE = 6  # lines whose names fit inside the axes
+#: The colour of each method in every figure. FedAF and FedAF+ have thick lines.
+_COLOURS = {
+    "fedaf-plus": "tab:red",
+    "fedaf": "tab:blue",
+    "feddm": "tab:green",
+    "fedavg": "black",
+    "fedprox": "tab:orange",
+    "fedbn": "tab:brown",
+    "moon": "tab:purple",
+    "feddyn": "tab:cyan",
+    "fedgen": "tab:pink",
+}
+_THICK = {"fedaf-plus": 2.6, "fedaf": 2.0}
+_OTHER_COLOURS = ("tab:gray", "tab:olive", "darkgoldenrod", "navy", "teal", "indigo", "darkred", "lightcoral")
 _REPORTED = {
     *("dataset", "partition", "alpha", "clients", "rounds", "seed", "method", "curve", "best_accuracy"),
     *("last_accuracy", "seconds", "upload_bytes_per_client_round", "download_bytes_per_client_round"),
@@ -59,28 +75,45 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
 
 def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Draw the test accuracy of several runs by round, one line per method."""
-    return seed_curves({result["method"]: [result["curve"]] for result in results}, path, title=results[0]["dataset"])
+    by_method = {result["method"]: [result["curve"]] for result in results}
+    return seed_curves(by_method, path, title=results[0]["dataset"], methods={name: name for name in by_method})
 
 
-def seed_curves(by_label: Mapping[str, Sequence[Sequence[float | None]]], path: Path, *, title: str) -> Path:
+def seed_curves(
+    by_label: Mapping[str, Sequence[Sequence[float | None]]],
+    path: Path,
+    *,
+    title: str,
+    methods: Mapping[str, str] | None = None,
+) -> Path:
     """Draw test accuracy by round: the mean over seeds for each label, and a band from their lowest to their highest.
 
-    An unknown accuracy is a gap in its line.
+    An unknown accuracy is a gap in its line. The method of a label, if it is given in ``methods``, sets the colour; the
+    second line of a method is dashed.
     """
-    figure, axes = _new_figure(6.4, 4.0)
+    many = len(by_label) > _MOST_INSIDE
+    figure, axes = _new_figure(9.0 if many else 6.4, 4.0)
+    others, drawn = cycle(_OTHER_COLOURS), set()
     for label, of_seeds in by_label.items():
+        method = (methods or {}).get(label, "")
+        colour = _COLOURS.get(method) or next(others)
+        style = {"color": colour, "linewidth": _THICK.get(method, 1.2), "linestyle": "--" if colour in drawn else "-"}
+        drawn.add(colour)
         values = np.array(of_seeds, np.float64)
         rounds = np.arange(1, values.shape[1] + 1)
-        (line,) = axes.plot(rounds, values.mean(0), marker="o", markersize=3, label=_plain(label))
+        axes.plot(rounds, values.mean(0), marker="o", markersize=3, label=_plain(label), **style)
         if len(values) > 1:
-            axes.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=line.get_color(), linewidth=0)
+            axes.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=colour, linewidth=0)
     axes.set(xlabel="round", ylabel="test accuracy (%)", title=_plain(title))
     if max(len(of_seeds[0]) for of_seeds in by_label.values()) == 1:
         axes.set_xticks([1])
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    if many:
+        figure.legend(fontsize=8, loc="outside right center")
+    else:
+        axes.legend(fontsize=8)
     return _save(figure, path)
 
 

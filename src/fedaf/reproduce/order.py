@@ -59,6 +59,7 @@ def _must_be_known(flag: str, given: Sequence[Any], known: set[Any], table: str)
 _SECOND = {("cifar10", 0.1), ("cifar100", 0.02), ("fashionmnist", 0.02)}
 _STAGES: tuple[Callable[[Cell], bool], ...] = (
     lambda c: _is_standard(c) and c.setting == "cifar10-alpha0.02" and c.seed == 0,
+    lambda c: "-ablation-" in c.variant or c.variant == "feddm-published",
     lambda c: _is_standard(c) and c.variant in CORE and (c.dataset, c.alpha) in _SECOND and c.seed == 0,
     lambda c: "-held-out-" in c.variant,
     lambda c: _is_standard(c) and c.dataset == "cifar10" and c.seed == 0,
@@ -68,7 +69,7 @@ _STAGES: tuple[Callable[[Cell], bool], ...] = (
     lambda c: _is_standard(c) and c.seed == 0,
     lambda c: c.variant.startswith("fedaf-gamma") and c.seed == 0,
     lambda c: c.variant.startswith("fedaf-without") and c.seed == 0,
-    lambda c: c.variant.startswith("fedaf-ipc") and c.seed == 0,
+    lambda c: c.variant.startswith(("fedaf-ipc", "fedaf-plus-ipc")) and c.seed == 0,
     lambda c: c.model == "resnet18" and c.rounds is None and c.seed == 0,
     lambda c: c.variant.endswith("-upload"),
 )

@@ -1,6 +1,7 @@
 """The report: every table of the paper with our measurements, made from the folder of finished runs alone."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ REPORT, PICTURES = "RESULTS.md", "results"
 #: Tables with learning curves, and the fewest rows to draw: a single curve of ``ipc`` is in another table.
 _FEWEST_CURVES = {"label-skew": 1, "feature-skew": 1, "ipc": 2}
 
+#: What was different in earlier versions of methods, for the runs that are still shown.
+_EARLIER = {
+    (method, 1): "before the BatchNorm statistics of the first model were estimated (round 1 was hardly useful)"
+    for method in ("fedaf", "feddm")
+}
+
 
 class Report:
     """The content of the report. Its prose is in ``templates/report.md.j2``."""
@@ -31,16 +38,25 @@ class Report:
         self.cells = list(dict.fromkeys(cell for table in made for cell in table.cells))
 
     def rows(self, line: Line) -> list[Row]:
-        """The runs of a line as rows of a table: one row, or one for each set of conditions if there are several."""
+        """The runs of a line as rows of a table: one row, or one for each set of conditions if there are several.
+
+        The label names the version of the method if it is not the current one, and all conditions if there are several
+        for one version.
+        """
         groups: dict[Conditions, list[Run]] = {}
         for cell in line.cells:
             for run in self.archive.all_of(cell):
                 groups.setdefault(run.conditions, []).append(run)
         ordered = sorted(groups.items(), key=lambda group: (not group[1][0].is_current, -len(group[1]), group[0]))
-        named = [(f"{line.label} ({conditions})", runs) for conditions, runs in ordered]
-        if len(named) < 2:
-            named = [(line.label, [run for runs in groups.values() for run in runs])]
-        return [Row(label, [run.figures for run in runs], line.paper, line.paper_by_domain) for label, runs in named]
+        versions = Counter(conditions.method_version for conditions in groups)
+
+        def label(conditions: Conditions, runs: Sequence[Run]) -> str:
+            if versions[conditions.method_version] > 1:
+                return f"{line.label} ({conditions})"
+            return line.label if runs[0].is_current else f"{line.label} (version {conditions.method_version})"
+
+        named = [(label(*group), group[1]) for group in ordered] or [(line.label, [])]
+        return [Row(name, [run.figures for run in runs], line.paper, line.paper_by_domain) for name, runs in named]
 
     def text(self) -> str:
         pages = Environment(loader=PackageLoader("fedaf.reproduce"), undefined=StrictUndefined, trim_blocks=True)
@@ -49,6 +65,7 @@ class Report:
             results=self.archive.folder.absolute().name,
             finished=sum(self.archive.find(cell) is not None for cell in self.cells),
             all=len(self.cells),
+            earlier=self._earlier(),
             tables=[(table, list(self._sections(table))) for table in self.tables],
             domains=[self._shown(path, f"t-SNE of features, {path.stem}") for path in drawn if path.is_file()],
             runs=self._runs(),
@@ -74,8 +91,11 @@ class Report:
                 case _:
                     yield comparison.accuracy_table(rows, within=section.within)
             curves = {row.label: [run["curve"] for run in row.runs] for row in rows if row.runs}
+            methods = {row.label: line.cells[0].variant for line in section.lines for row in self.rows(line)}
             if table.name in _FEWEST_CURVES and len(curves) >= _FEWEST_CURVES[table.name]:
-                path = figures.seed_curves(curves, self.picture(f"curves-{section.name}"), title=section.title)
+                path = figures.seed_curves(
+                    curves, self.picture(f"curves-{section.name}"), title=section.title, methods=methods
+                )
                 yield self._shown(path, f"Learning curves, {section.title}")
             if table.name == "label-skew":
                 yield from self._split(section)
@@ -92,18 +112,18 @@ class Report:
             yield self._shown(path, f"Samples of each class by client, {title}")
 
     def _gains(self, table: Table) -> Iterator[str]:
-        """Draw the difference between FedAF and FedAvg, seed by seed."""
+        """Draw the difference between a condensing method and FedAvg, seed by seed."""
         gains: dict[str, dict[int, list[float]]] = {}
-        for section, line in table.lines:
-            sizes = gains.setdefault(section.title, {})
+        for _, line in table.lines:
             for cell in line.cells:
+                sizes = gains.setdefault(f"{shown(cell.method)}, alpha {cell.alpha:g}", {})
                 ipc = int(dict(cell.options).get("ipc", 50))
                 for gain in self._over_fedavg(cell):
                     sizes.setdefault(ipc, []).append(gain)
         gains = {title: sizes for title, sizes in gains.items() if len(sizes) > 1}
         if gains:
-            path = figures.gains(gains, self.picture("ipc-gain"), title="FedAF over FedAvg, CIFAR-10")
-            yield self._shown(path, "Gain of FedAF over FedAvg in points, by images per class")
+            path = figures.gains(gains, self.picture("ipc-gain"), title="FedAF and FedAF+ over FedAvg, CIFAR-10")
+            yield self._shown(path, "Gain of FedAF and FedAF+ over FedAvg in points, by images per class")
 
     def _over_fedavg(self, cell: Cell) -> Iterator[float]:
         """The gain of a cell, if it and FedAvg were run under the same conditions."""
@@ -123,6 +143,12 @@ class Report:
             measured = [str(facts["seed"]), *accuracy, facts["tested_on"], f"{facts['seconds']:.0f}"]
             lines.append([link, *measured, f"{facts['device']}, {run.conditions}", versions])
         return comparison.markdown(["run", "seed", "best", "last", "on", "seconds", "conditions", "fedaf"], lines)
+
+    def _earlier(self) -> list[str]:
+        """Describe the earlier versions of methods whose runs are shown."""
+        runs = [run for cell in self.cells for run in self.archive.all_of(cell) if not run.is_current]
+        found = sorted({(str(run.figures["method"]), run.conditions.method_version) for run in runs})
+        return [f"{shown(name)}, version {v}: {_EARLIER.get((name, v), 'an earlier version')}" for name, v in found]
 
     def _not_counted(self) -> list[str]:
         others = [

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedaf.reproduce.cells import Cell, Line, Section, Table, shown
 
-METHODS = ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen", "feddm", "fedaf")
-CORE = ("fedaf", "feddm", "fedavg")
+METHODS = ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen", "feddm", "fedaf", "fedaf-plus")
+CORE = ("fedaf-plus", "fedaf", "feddm", "fedavg")
 CONTROLS = ("fedaf-zero-steps", "fedaf-random-images")
 LABEL_SKEW = ("cifar10", "cifar100", "fashionmnist")
 FEATURE_SKEW = ("domainnet", "pacs")
@@ -26,10 +26,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "fedaf-without-lgkm": {"lgkm": False},
     "fedaf-upload": {"local_steps": 0, "server_epochs": 1},
     "fedavg-upload": {"local_epochs": 1},
-    **{f"fedaf-ipc{ipc}": {"ipc": ipc} for ipc in (10, 20, 80, 100)},
+    **{f"{method}-ipc{ipc}": {"ipc": ipc} for method in ("fedaf", "fedaf-plus") for ipc in (10, 20, 80, 100)},
     **{f"fedaf-gamma{gamma:g}": {"gamma": gamma} for gamma in (0.2, 0.5, 0.8, 1.0)},
 }
 
+_Names = tuple[str, ...]
 _Seeds = tuple[int, ...]
 
 
@@ -46,7 +47,8 @@ def _described() -> dict[str, Any]:
 
 
 def tables(seeds: Sequence[int] = SEEDS) -> dict[str, Table]:
-    """Return all tables by name, in the order of the report. The table ``settings`` has its own seeds."""
+    """Return all tables by name, in the order of the report. The tables ``settings`` and ``plus`` have their own
+    seeds."""
     return {
         name: Table(name, facts["title"], facts["note"], tuple(_SECTIONS[name](tuple(seeds))), facts["measure"])
         for name, facts in _described().items()
@@ -101,12 +103,19 @@ def _feature_skew(seeds: _Seeds) -> list[Section]:
 
 def _ipc(seeds: _Seeds) -> list[Section]:
     printed = paper()["ipc"]
-    rows = [(f"IPC {ipc}", "fedaf" if ipc == "50" else f"fedaf-ipc{ipc}", printed[ipc]) for ipc in printed]
+    numbers: dict[str, Mapping[str, Any]] = {"fedaf": printed, "fedaf-plus": {}}
+    rows = [
+        (f"{shown(method)}, IPC {ipc}", method if ipc == "50" else f"{method}-ipc{ipc}", of_paper.get(ipc, {}))
+        for method, of_paper in numbers.items()
+        for ipc in printed
+    ]
     return _by_alpha("ipc", "cifar10", rows, seeds)
 
 
-def _variants(name: str, seeds: _Seeds, **more: Any) -> list[Section]:
-    rows = [(shown(variant), variant, values) for variant, values in paper()[name].items()]
+def _variants(name: str, added: _Names, seeds: _Seeds, **more: Any) -> list[Section]:
+    """The paper's variants, and those of ``added``, for which it has no numbers."""
+    printed = paper()[name]
+    rows = [(shown(variant), variant, printed.get(variant, {})) for variant in (*printed, *added)]
     return _by_alpha(name, "cifar10", rows, seeds, **more)
 
 
@@ -138,26 +147,31 @@ def _communication(seeds: _Seeds) -> list[Section]:
 
 
 def _convergence(seeds: _Seeds) -> list[Section]:
-    printed = paper()["convergence"]
+    printed = {**paper()["convergence"], "fedaf-plus": None}
     lines = [_line(shown(method), printed[method], seeds, "cifar10", 0.02, method) for method in printed]
     return [Section("convergence", "", tuple(lines))]
 
 
-def _settings(_: _Seeds) -> list[Section]:
-    """Choices that the paper leaves open, tried on held-out images, with seeds that no other table uses."""
+def _listed(table: str, _: _Seeds) -> list[Section]:
+    """The sections of a table whose rows are in ``tables.toml``.
+
+    Their runs are tested on held-out images, with seeds that no other table uses, except in a section with
+    ``held_out = false``. ``paper`` of a row names the method whose number in the paper's Table 1 stands beside it.
+    """
 
     def line(section: Mapping[str, Any], row: Mapping[str, Any]) -> Line:
         options = {**section.get("options", {}), **row.get("options", {})}
-        more = {"data.validation": 5000, **section.get("more", {})}
+        more = {**({"data.validation": 5000} if section.get("held_out", True) else {}), **section.get("more", {})}
         if "augment" in row:
             more["training.augment"] = tuple(row["augment"])
-        seeds, rounds = tuple(section["seeds"]), row.get("rounds", section["rounds"])
-        where, settings = (section["dataset"], 0.02, row["variant"]), tuple(options.items())
-        return _line(row["label"], None, seeds, *where, options=settings, rounds=rounds, more=tuple(more.items()))
+        dataset, seeds, rounds = section["dataset"], tuple(section["seeds"]), row.get("rounds", section.get("rounds"))
+        printed = paper()["label-skew"][row["paper"]]["0.02"][dataset] if "paper" in row else None
+        where, settings = (dataset, 0.02, row["variant"]), tuple(options.items())
+        return _line(row["label"], printed, seeds, *where, options=settings, rounds=rounds, more=tuple(more.items()))
 
     return [
         Section(each["name"], each["title"], tuple(line(each, row) for row in each["rows"]), each.get("within"))
-        for each in _described()["settings"]["sections"]
+        for each in _described()[table]["sections"]
     ]
 
 
@@ -165,10 +179,11 @@ _SECTIONS: dict[str, Callable[[_Seeds], list[Section]]] = {
     "label-skew": _label_skew,
     "feature-skew": _feature_skew,
     "ipc": _ipc,
-    "core-designs": partial(_variants, "core-designs"),
+    "core-designs": partial(_variants, "core-designs", ()),
     "gamma": _gamma,
-    "resnet18": partial(_variants, "resnet18", model="resnet18"),
+    "resnet18": partial(_variants, "resnet18", ("fedaf-plus",), model="resnet18"),
     "communication": _communication,
     "convergence": _convergence,
-    "settings": _settings,
+    "plus": partial(_listed, "plus"),
+    "settings": partial(_listed, "settings"),
 }

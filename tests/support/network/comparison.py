@@ -50,7 +50,7 @@ def assert_as_in_one_process(
         return Silent() if (client, request.round, request.phase) in lost else delivery
 
     experiment = prepare(configuration.build(given))
-    networked = checkpoint.load(out, experiment.method.Memory)
+    networked = checkpoint.load(out, experiment.method)
     alone = OneByOne(local(experiment))
     rounds = Rounds(experiment, FaultyTransport(alone, fault), RoundRules(quorum=experiment.config.federation.quorum))
     for _ in range(experiment.config.run.rounds):

@@ -1,7 +1,7 @@
 """CIFAR-10: 32x32 colour photographs of 10 classes."""
 
 from fedaf.data.readers.cifar import CifarReader
-from fedaf.data.spec import AUGMENT, DatasetSpec, OfficialFile
+from fedaf.data.spec import AUGMENT, FEDAF_PLUS, DatasetSpec, OfficialFile
 
 SPEC = DatasetSpec(
     name="cifar10",
@@ -32,5 +32,6 @@ SPEC = DatasetSpec(
     paper={
         "training": {"augment": AUGMENT},
         "fedaf": {"image_lr": 1.0, "lambda_loc": 1e-4, "lambda_glob": 0.01},
+        "fedaf-plus": FEDAF_PLUS,
     },
 )

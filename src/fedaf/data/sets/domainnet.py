@@ -1,7 +1,7 @@
 """DomainNet: six domains of photographs and drawings; the ten classes that FedBN chose."""
 
 from fedaf.data.readers.domains import DomainReader
-from fedaf.data.spec import AUGMENT, IMAGENET_MEAN, IMAGENET_STD, DatasetSpec, OfficialFile
+from fedaf.data.spec import AUGMENT, FEDAF_PLUS, IMAGENET_MEAN, IMAGENET_STD, DatasetSpec, OfficialFile
 
 _SERVER = "https://csr.bu.edu/ftp/visda/2019/multi-source"
 _LISTS = {
@@ -61,5 +61,6 @@ SPEC = DatasetSpec(
         "training": {"augment": AUGMENT},
         "condensing": {"ipc": 20},
         "fedaf": {"image_lr": 1.0, "lambda_loc": 0.01, "lambda_glob": 0.1},
+        "fedaf-plus": FEDAF_PLUS,
     },
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedaf.data.readers.idx import IdxReader, official_files
-from fedaf.data.spec import DatasetSpec
+from fedaf.data.spec import FEDAF_PLUS, DatasetSpec
 
 SPEC = DatasetSpec(
     name="fashionmnist",
@@ -28,5 +28,5 @@ SPEC = DatasetSpec(
         },
     ),
     # No augmentation: accuracy on held-out training images was higher without.
-    paper={"fedaf": {"image_lr": 0.2, "lambda_loc": 1e-3, "lambda_glob": 2.0}},
+    paper={"fedaf": {"image_lr": 0.2, "lambda_loc": 1e-3, "lambda_glob": 2.0}, "fedaf-plus": FEDAF_PLUS},
 )
