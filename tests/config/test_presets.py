@@ -117,6 +117,9 @@ def test_the_digits_preset_is_as_settled():
     assert (method.server_lr, method.server_epochs, method.server_batch) == (0.01, 30, 64)
     assert method.init == "clusters"
     assert paper("digits").run.rounds == 10
+    plus = paper("digits", "fedaf-plus").method
+    assert (plus.rho, plus.server_steps, plus.lambda_loc, plus.lambda_glob) == (2.0, 200, 1.0, 0.01)
+    assert (plus.ipc, plus.local_steps, plus.server_lr, plus.server_batch) == (10, 50, 0.01, 64)
 
 
 def test_augmentation_is_one_choice_for_all_methods():

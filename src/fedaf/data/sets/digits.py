@@ -59,5 +59,6 @@ SPEC = DatasetSpec(
             "server_epochs": 30,
             "server_batch": 64,
         },
+        "fedaf-plus": {"rho": 2.0, "server_steps": 200},  # chosen on held-out training images
     },
 )
