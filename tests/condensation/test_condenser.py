@@ -13,7 +13,15 @@ from fedaf.condensation.condenser import Condensation, Condensed, Objective, con
 from fedaf.condensation.jobs import Capacity, Job, group_jobs
 from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
 from fedaf.condensation.options import CondensationOptions
-from fedaf.condensation.terms import Term, features_and_logits_distance, features_distance, targets_distance
+from fedaf.condensation.terms import (
+    Pairs,
+    Term,
+    distributions_distance,
+    features_and_logits_distance,
+    features_distance,
+    spreads_distance,
+    targets_distance,
+)
 from fedaf.data.pixels import normalise
 from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
@@ -23,6 +31,10 @@ from support.zoo import build
 CPU = torch.device("cpu")
 CLASSES = 3
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
+EXTRA = (
+    Term("spread", spreads_distance, 0.7),
+    Term("distribution", distributions_distance, 1.3, directions=True),
+)
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(16, CLASSES))  # features are the image itself
 
 
@@ -82,6 +94,7 @@ def run(
     weights_at: Callable[[int], Tensors] = lambda step: linear_weights(),
     lambda_loc: float = 0.5,
     match_logits: bool = False,
+    extra: tuple[Term, ...] = (),
     engine: EagerEngine | None = None,
 ) -> list[Condensed]:
     matching = features_and_logits_distance if match_logits else features_distance
@@ -89,8 +102,9 @@ def run(
     terms = (
         Term("dm", matching, real_logits=match_logits),
         Term("cdc", targets_distance, lambda_loc if guided else None),
+        *extra,
     )
-    objective = Objective(Backbone(model, TASK, CPU), Scheduled(weights_at), terms)
+    objective = Objective(Backbone(model, TASK, CPU), Scheduled(weights_at), terms, Key(11))
     return list(condense(jobs, objective, options=options, task=TASK, engine=engine or EagerEngine(CPU)))
 
 
@@ -199,6 +213,117 @@ def test_image_clip_bounds_each_clients_gradient_norm_separately() -> None:
     expected = far.images - 0.3 * gradients[0] * (limit / large)
     torch.testing.assert_close(clipped.images, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(untouched.images, near.images - 0.3 * gradients[1], rtol=1e-5, atol=1e-5)
+
+
+def test_with_decay_the_learning_rate_falls_to_nearly_zero_as_a_cosine() -> None:
+    job, steps = job_of(shard_of([10, 100, 200]), [0, 2]), 40
+    rates = [0.3 * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
+    assert rates[0] == 0.3
+    assert rates[-1] < 0.001
+    (result,) = run([job], options_of(local_steps=steps, image_momentum=0.8, image_lr_decay=True))
+    images = job.images.clone().requires_grad_()
+    optimiser = torch.optim.SGD([images], lr=1.0, momentum=0.8)
+    for rate in rates:
+        dm, cdc = closed_form_gradients(job, images.detach(), linear_weights())
+        images.grad = (dm + 0.5 * cdc).view_as(images)
+        optimiser.param_groups[0]["lr"] = rate
+        optimiser.step()
+    torch.testing.assert_close(result.images, images.detach(), rtol=1e-4, atol=1e-4)
+    (constant,) = run([job], options_of(local_steps=steps, image_momentum=0.8))
+    assert (constant.images - result.images).abs().max() > 0.01
+
+
+def test_every_group_of_clients_starts_with_the_full_learning_rate() -> None:
+    jobs = [job_of(varied_shard(s), [0, 2], seed=s) for s in range(2)]
+    options = options_of(local_steps=4, image_lr_decay=True)
+    together, in_groups = (run(jobs, options, engine=EagerEngine(CPU, budget)) for budget in (1 << 30, 1))
+    for one, other in zip(together, in_groups, strict=True):
+        torch.testing.assert_close(one.images, other.images, rtol=1e-4, atol=1e-5)
+
+
+def test_directions_are_standard_normal_new_at_every_step_and_the_same_for_all_clients() -> None:
+    seen: list[Tensor] = []
+
+    def look(pairs: Pairs) -> Tensor:
+        assert pairs.directions is not None
+        seen.append(pairs.directions.clone())
+        return 0 * features_distance(pairs)
+
+    watch = (Term("look", look, directions=True),)
+    jobs = [job_of(varied_shard(s), [0, 2], seed=s) for s in range(2)]
+    run(jobs[:1], options_of(local_steps=3), extra=watch)
+    first, second, measured, third = seen  # the last step is measured before it moves
+    assert first.shape == (16, 256)
+    assert torch.equal(measured, third)
+    assert not torch.isclose(first, second).any()
+    assert not torch.isclose(second, third).any()
+    assert abs(float(torch.stack([first, second, third]).mean())) < 0.04
+    assert float(torch.stack([first, second, third]).std()) == pytest.approx(1, abs=0.04)
+    alone, seen[:] = list(seen), []
+    run(jobs[1:], options_of(local_steps=3), extra=watch)
+    assert all(torch.equal(a, b) for a, b in zip(alone, seen, strict=True))
+
+
+def test_extra_terms_add_their_weighted_gradients_and_are_reported_by_name() -> None:
+    job, model = job_of(varied_shard(1), [1, 2]), small_convnet()
+    seen: list[Pairs] = []
+
+    def look(pairs: Pairs) -> Tensor:
+        seen.append(pairs)
+        return 0 * features_distance(pairs)
+
+    extra = (*EXTRA, Term("look", look))
+    (result,) = run([job], options_of(), model=model, weights_at=lambda step: model.state_dict(), extra=extra)
+    pairs = seen[0]
+    images = job.images.clone().requires_grad_()
+    features, logits = ((layer(images.flatten(0, 1))) for layer in (model.features, model))
+    pairs = Pairs(
+        pairs.real_features,
+        None,
+        features.view_as(pairs.features),
+        logits.view_as(pairs.logits),
+        pairs.targets,
+        pairs.directions,
+    )
+    values = {
+        "dm": features_distance(pairs),
+        "cdc": targets_distance(pairs),
+        "spread": spreads_distance(pairs),
+        "distribution": distributions_distance(pairs),
+    }
+    weights = {"dm": 1, "cdc": 0.5, "spread": 0.7, "distribution": 1.3}
+    gradients = {
+        name: torch.autograd.grad(weights[name] * value.sum(), images, retain_graph=True)[0]
+        for name, value in values.items()
+    }
+    expected = job.images - 0.3 * sum(gradients.values())
+    torch.testing.assert_close(result.images, expected, rtol=1e-4, atol=1e-5)
+    for name, value in values.items():
+        assert result.losses[name] == pytest.approx(float(value.detach().mean()), rel=1e-4)
+    for name in ("spread", "distribution"):
+        ratios = gradients[name].flatten(1).norm(dim=1) / gradients["dm"].flatten(1).norm(dim=1)
+        assert result.gradient_ratios[name] == pytest.approx(float(ratios.mean()), rel=1e-3)
+        assert result.gradient_ratios[name] > 0.01, "the case must feel the term"
+
+
+@pytest.mark.parametrize("changes", [{}, {"image_clip": 0.1}, {"bn_mode": "batch"}])
+def test_with_extra_terms_too_a_client_gets_what_it_would_get_alone(changes: dict[str, object]) -> None:
+    jobs = [
+        job_of(varied_shard(1), [0, 1], seed=1),
+        job_of(varied_shard(2, per_class=9), [2], seed=2),
+        job_of(varied_shard(3), [0, 1, 2], seed=3),
+    ]
+    model = small_convnet()
+    options = options_of(local_steps=3, image_momentum=0.5, image_lr_decay=True, **changes)
+    given = {"model": model, "weights_at": lambda step: model.state_dict(), "extra": EXTRA}
+    together = run(jobs, options, **given)
+    in_groups = run(jobs, options, engine=EagerEngine(CPU, 1), **given)
+    for job, *others in zip(jobs, together, in_groups, strict=True):
+        (alone,) = run([job], options, **given)
+        for other in others:
+            torch.testing.assert_close(other.images, alone.images, rtol=1e-4, atol=1e-5)
+            assert other.losses == pytest.approx(alone.losses, rel=1e-3)
+            assert other.gradient_ratios == pytest.approx(alone.gradient_ratios, rel=1e-2)
 
 
 @pytest.mark.parametrize("changes", [{}, {"image_clip": 0.1}, {"bn_mode": "batch"}])

@@ -1,7 +1,9 @@
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
+from fedaf.condensation.clusters import clusters_of
 from fedaf.condensation.initialisation import NO_SOURCE, initial_images
 from fedaf.condensation.options import CondensationOptions
 from fedaf.data.pixels import normalise
@@ -54,6 +56,78 @@ def test_means_differ_from_each_other() -> None:
     assert len({tuple(sorted(rows.tolist())) for rows in sources[0]}) > 4
 
 
+def clusters_and_means(shard: Shard, label: int) -> tuple[Tensor, Tensor]:
+    """The clusters of five or more of a class, and the means of their normalised images."""
+    rows = shard.rows_of(label)
+    clusters = clusters_of(shard, 5)[rows]
+    images = normalise(shard.images[rows], TASK.mean, TASK.std)
+    return clusters, torch.stack([images[clusters == number].mean(0) for number in clusters.unique()])
+
+
+def named(sources: Tensor) -> set[int]:
+    return set(sources[sources != NO_SOURCE].tolist())
+
+
+def test_cluster_init_is_the_mean_of_one_cluster_each_without_repetition():
+    shard, options = make_shard(per_class=60), CondensationOptions(ipc=4, init="clusters", init_mean_of=5)
+    images, sources = initial_images(shard, CLASSES, options, TASK, Key(1))
+    assert (images.shape, sources.shape) == ((2, 4, 2, 3, 3), (2, 4, 20))
+    for i, label in enumerate(CLASSES):
+        rows, (clusters, means) = shard.rows_of(label), clusters_and_means(shard, label)
+        assert len(means) > 4
+        chosen = torch.cdist(images[i].flatten(1), means.flatten(1)).argmin(1)
+        assert len(set(chosen.tolist())) == 4
+        torch.testing.assert_close(images[i], means[chosen])
+        for j, number in enumerate(chosen):
+            assert named(sources[i, j]) == set(rows[clusters == number].tolist())
+
+
+def test_with_fewer_clusters_than_images_the_others_are_mixtures_of_two_means():
+    shard, options = make_shard(per_class=17), CondensationOptions(ipc=30, init="clusters", init_mean_of=5)
+    images, sources = initial_images(shard, CLASSES, options, TASK, Key(1))
+    for i, label in enumerate(CLASSES):
+        rows, (clusters, means) = shard.rows_of(label), clusters_and_means(shard, label)
+        flat = means.flatten(1).double()
+        shares = images[i].flatten(1).double() @ torch.linalg.pinv(flat)
+        torch.testing.assert_close(shares @ flat, images[i].flatten(1).double(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(shares.sum(1), torch.ones(30).double(), rtol=0, atol=1e-4)
+        assert shares.min() > -1e-4
+        used = shares > 1e-3
+        assert set(used.sum(1).tolist()) == {1, 2}
+        assert used[: len(means)].sum(1).eq(1).all()
+        assert used[: len(means)].any(0).all(), "every cluster comes first by itself"
+        for j in range(30):
+            members = {int(row) for number in used[j].nonzero().flatten() for row in rows[clusters == number]}
+            assert named(sources[i, j]) == members
+
+
+def residual(images: Tensor, means: Tensor) -> float:
+    """The largest distance of an image from the span of the cluster means."""
+    span, flat = means.flatten(1).double(), images.flatten(1).double()
+    return float((flat - flat @ torch.linalg.pinv(span) @ span).norm(dim=1).max())
+
+
+def test_every_round_starts_from_means_of_the_same_clusters():
+    shard, options = make_shard(per_class=37), CondensationOptions(ipc=12, init="clusters", init_mean_of=5)
+    _, means = clusters_and_means(shard, 1)
+    rounds = [initial_images(shard, [1], options, TASK, Key(k))[0][0] for k in range(5)]
+    assert all(residual(images, means) < 1e-4 for images in rounds)
+    assert not torch.isclose(rounds[0], rounds[1]).all()
+    random, _ = initial_images(shard, [1], CondensationOptions(ipc=12, init_mean_of=5), TASK, Key(0))
+    assert residual(random[0], means) > 0.1
+
+
+def test_clusters_that_are_known_are_not_computed_again():
+    shard, options = make_shard(per_class=30), CondensationOptions(ipc=12, init="clusters", init_mean_of=5)
+    expected = initial_images(shard, CLASSES, options, TASK, Key(1))
+    again = initial_images(shard, CLASSES, options, TASK, Key(1), clusters_of(shard, 5))
+    assert all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))
+    one = torch.zeros(len(shard), dtype=torch.int64)
+    one[shard.rows_of(0)[:9]] = 1
+    _, sources = initial_images(shard, [0], CondensationOptions(ipc=2, init="clusters"), TASK, Key(1), one)
+    assert {len(named(s)) for s in sources[0]} == {9, 21}
+
+
 def test_noise_has_no_sources_and_does_not_look_at_the_data() -> None:
     options = CondensationOptions(ipc=50, init="noise")
     images, sources = initial_images(make_shard(), CLASSES, options, TASK, Key(1))
@@ -81,6 +155,7 @@ def test_real_init_is_the_source_itself_and_repeats_only_when_it_must(ipc: int) 
     [
         CondensationOptions(ipc=3),
         CondensationOptions(ipc=3, init="noise"),
+        CondensationOptions(ipc=3, init="clusters", init_mean_of=5),
         CondensationOptions(ipc=3, init="real", allow_real_init=True),
     ],
 )
@@ -119,6 +194,9 @@ def test_a_mean_of_fewer_than_five_images_is_refused() -> None:
         ({"ipc": 5, "min_samples": 20}, 20),
         ({"ipc": 50, "min_samples": 6}, 10),
         ({"ipc": 3, "init": "noise"}, 3),
+        ({"ipc": 3, "init": "clusters"}, 10),
+        ({"ipc": 3, "init": "clusters", "init_mean_of": 20}, 20),
+        ({"ipc": 50, "init": "clusters"}, 50),
         ({"ipc": 3, "min_samples": 1, "init": "real", "allow_real_init": True}, 1),
     ],
 )

@@ -39,6 +39,14 @@ def test_mean_logits_of_nothing_are_zero() -> None:
     assert counts.eq(0).all()
 
 
+def test_mean_logits_of_mixed_images_are_those_of_the_images_that_are_not_mixed() -> None:
+    logits = torch.tensor([[1.0, 2.0, 0.0], [3.0, -4.0, 1.0], [5.0, 6.0, 7.0], [9.0, 9.0, 9.0]])
+    labels = torch.tensor([[0, 0, 1.0], [0, 0, 1.0], [1.0, 0, 0], [0.25, 0.0, 0.75]])
+    v, counts = mean_logits(logits, labels, 3)
+    assert v.tolist() == [[5.0, 6.0, 7.0], [0.0, 0.0, 0.0], [2.0, -1.0, 0.5]]
+    assert counts.tolist() == [1, 0, 2]
+
+
 def test_soft_labels_divide_by_the_temperature_once() -> None:
     r = soft_labels(torch.tensor([[4.0, 0.0], [0.0, 0.0]]), 2.0)
     right = 1 / (1 + math.exp(-2.0))

@@ -1,9 +1,17 @@
+import math
+
 import ot
 import pytest
 import torch
 from torch import Tensor
 
-from fedaf.condensation.matching import distribution_matching, sliced_wasserstein
+from fedaf.condensation import matching
+from fedaf.condensation.matching import (
+    characteristic_distance,
+    distribution_matching,
+    sliced_wasserstein,
+    spread_matching,
+)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -93,3 +101,107 @@ def test_gradient_at_equality_is_finite(directions: Tensor | None) -> None:
 def test_sets_without_directions_are_an_error(n: int, m: int) -> None:
     with pytest.raises(ValueError, match="directions"):
         sliced_wasserstein(normal(n, 3), normal(m, 3))
+
+
+def test_spread_matching_is_the_squared_distance_of_standard_deviations() -> None:
+    real, synthetic = torch.tensor([[0.0, 1.0], [4.0, 1.0]]), torch.tensor([[5.0, 0.0], [5.0, 6.0]])
+    assert spread_matching(real, synthetic).item() == pytest.approx(2**2 + 3**2, rel=1e-5)  # 2, 0 and 0, 3
+    real, synthetic = normal(3, 7, 4), normal(3, 5, 4, seed=1)
+    gap = (real - real.mean(1, keepdim=True)).square().mean(1).sqrt()
+    gap = gap - (synthetic - synthetic.mean(1, keepdim=True)).square().mean(1).sqrt()
+    torch.testing.assert_close(spread_matching(real, synthetic), gap.square().sum(-1), rtol=1e-8, atol=0)
+
+
+def test_spread_matching_does_not_see_the_means() -> None:
+    points = normal(6, 4)
+    assert spread_matching(points, points + 100).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_the_gradient_of_the_spread_of_equal_images_is_finite() -> None:
+    images = torch.ones(3, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(spread_matching(normal(5, 4).float(), images), images)
+    assert gradient.isfinite().all()
+
+
+def characteristic_by_hand(real: Tensor, synthetic: Tensor, directions: Tensor) -> float:
+    """The mean of |phi - psi|^2 with complex numbers, one frequency and point at a time."""
+    n, total = len(real), 0.0
+    pairs = [(real[i] - real[j]).square().sum() for i in range(n) for j in range(n)]
+    unit = math.sqrt(sum(float(square) for square in pairs) / n**2)  # the root mean square distance of two points
+    for t in directions.T:
+        phi, psi = (
+            sum(complex(math.cos(a), math.sin(a)) for a in (3 * (points @ t) / unit).tolist()) / len(points)
+            for points in (real, synthetic)
+        )
+        total += abs(phi - psi) ** 2
+    return total / directions.shape[1] * (unit / 3) ** 2
+
+
+def test_the_characteristic_distance_is_that_of_complex_exponentials() -> None:
+    real, synthetic, directions = normal(7, 4), 1 + 2 * normal(3, 4, seed=1), normal(4, 20, seed=2)
+    expected = characteristic_by_hand(real, synthetic, directions)
+    assert characteristic_distance(real, synthetic, directions).item() == pytest.approx(expected, rel=1e-9)
+    batch = characteristic_distance(real.expand(2, -1, -1), torch.stack([synthetic, synthetic + 1]), directions)
+    assert batch.shape == (2,)
+    assert batch[0].item() == pytest.approx(expected, rel=1e-9)
+    assert batch[1].item() != pytest.approx(expected, rel=1e-2)
+
+
+def test_the_characteristic_distance_of_single_points_is_one_minus_the_cosine_of_their_phase() -> None:
+    """A single point has no spread, so the unit is the root of epsilon, 1e-6."""
+    x, gap, directions = normal(1, 4), 1e-6 * normal(1, 4, seed=1), normal(4, 50, seed=2)
+    expected = (2 - 2 * torch.cos(3e6 * gap @ directions)).mean() * (1e-6 / 3) ** 2
+    found = characteristic_distance(x, x + gap, directions)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_the_characteristic_distance_of_equal_sets_is_zero() -> None:
+    points, directions = normal(6, 4), normal(4, 20, seed=2)
+    assert characteristic_distance(points, points.flip(0), directions).item() == pytest.approx(0, abs=1e-25)
+    assert characteristic_distance(points, points.repeat(2, 1), directions).item() == pytest.approx(0, abs=1e-25)
+
+
+def test_at_low_frequencies_the_characteristic_distance_is_the_squared_distance_of_the_means(monkeypatch) -> None:
+    monkeypatch.setattr(matching, "_FREQUENCY", 1e-4)
+    real, synthetic, directions = normal(20, 4), 2 * normal(9, 4, seed=1) + 0.5, normal(4, 40_000, seed=2)
+    found = characteristic_distance(real, synthetic, directions).item()
+    assert found == pytest.approx(distribution_matching(real, synthetic).item(), rel=0.03)
+
+
+def test_a_small_shift_of_a_narrow_set_costs_its_square() -> None:
+    """All real points but two opposite ones are at the centre, so that their characteristic function is close to 1."""
+    ends = torch.zeros(2, 4, dtype=torch.float64)
+    ends[:, 0] = torch.tensor([1.0, -1.0])
+    real = torch.cat([ends, torch.zeros(998, 4, dtype=torch.float64)])
+    shift = 1e-4 * normal(1, 4, seed=1)
+    found = characteristic_distance(real, real + shift, normal(4, 40_000, seed=2)).item()
+    assert found == pytest.approx(float(shift.square().sum()), rel=0.03)
+
+
+def test_the_characteristic_distance_sees_the_shape_where_mean_and_spread_agree() -> None:
+    two = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    three = torch.tensor([[-(1.5**0.5)], [0.0], [1.5**0.5]], dtype=torch.float64)
+    assert distribution_matching(two, three).item() == pytest.approx(0, abs=1e-12)
+    assert spread_matching(two, three).item() == pytest.approx(0, abs=1e-12)
+    directions = normal(1, 500, seed=2)
+    assert characteristic_distance(two, three, directions).item() > 0.01
+    assert characteristic_distance(two, two, directions).item() == 0
+
+
+@pytest.mark.parametrize("synthetic", [torch.ones(3, 4), torch.ones(3, 4) + 1e-7, 5 * normal(3, 4).float()])
+def test_real_points_that_are_all_equal_give_finite_values_and_gradients(synthetic: Tensor) -> None:
+    images = synthetic.clone().requires_grad_()
+    loss = characteristic_distance(torch.ones(5, 4), images, normal(4, 20, seed=2).float())
+    (gradient,) = torch.autograd.grad(loss, images)
+    assert loss.isfinite()
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("distance", ["spread", "characteristic"])
+def test_features_in_bf16_are_compared_in_float32(distance: str) -> None:
+    real, synthetic = normal(200, 16).bfloat16(), (1 + normal(50, 16, seed=1)).bfloat16()
+    more = (normal(16, 64, seed=2).float(),) if distance == "characteristic" else ()
+    function = characteristic_distance if distance == "characteristic" else spread_matching
+    found = function(real, synthetic, *more)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, function(real.float(), synthetic.float(), *more))

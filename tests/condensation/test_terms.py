@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from fedaf.condensation.condenser import Condensed, Objective, condense
 from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
-from fedaf.condensation.terms import Pairs, Term, features_and_logits_distance, features_distance, targets_distance
+from fedaf.condensation.terms import (
+    Pairs,
+    Term,
+    distributions_distance,
+    features_and_logits_distance,
+    features_distance,
+    targets_distance,
+)
 from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
 from fedaf.protocol import Key, Shard, Task
@@ -85,8 +92,8 @@ def test_real_logits_are_there_where_a_term_asks_for_them():
     assert seen[-1].shape == (2, 4, 3)
 
 
-@pytest.mark.parametrize("value", [targets_distance, features_and_logits_distance])
+@pytest.mark.parametrize("value", [targets_distance, features_and_logits_distance, distributions_distance])
 def test_a_term_without_what_it_needs_says_so(value):
     with pytest.raises(ValueError, match="this term needs"):
         condensed(Term("odd", value))
-    condensed(Term("even", value, real_logits=True), job=replace(JOB, targets=torch.zeros(2, 3)))
+    condensed(Term("even", value, real_logits=True, directions=True), job=replace(JOB, targets=torch.zeros(2, 3)))

@@ -117,11 +117,12 @@ def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from(
 
 
 CONDENSING = {"ipc": 5, "local_steps": 3, "real_batch": 8, "server_epochs": 3, "server_lr": 0.01, "server_batch": 32}
+PLUS = {**CONDENSING, "server_steps": 60, "server_average": 0.3}
 
 
 def one_round(method: str, out: Path, **settings) -> dict:
     """What one short round leaves in the log, with nobody having failed."""
-    options = CONDENSING if method in ("fedaf", "feddm") else {"local_epochs": 1}
+    options = {"fedaf": CONDENSING, "fedaf-plus": PLUS, "feddm": CONDENSING}.get(method, {"local_epochs": 1})
     small = {"model.width": 8, "run.device": "cpu", "training.augment": []}
     fedaf.run(method=method, rounds=1, out=out / "run", settings=small, **settings, **options)
     (metrics,) = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -7,11 +7,12 @@ import fedaf
 from fedaf.engine import EagerEngine
 from fedaf.protocol import Key
 from support import zoo
-from support.small import SMALL, SMALL_FEDAF, OneByOne, Rounds, local, small_experiment
+from support.small import SMALL, SMALL_CONDENSING, OneByOne, Rounds, local, small_experiment
 from support.tiny import AVERAGING
 
 every_method = pytest.mark.parametrize(
-    ("method", "options"), [("fedaf", SMALL_FEDAF), *((method, {"local_epochs": 1}) for method in AVERAGING)]
+    ("method", "options"),
+    [*SMALL_CONDENSING.items(), *((method, {"local_epochs": 1}) for method in AVERAGING)],
 )
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -31,8 +32,9 @@ def test_a_run_on_cuda_ends_without_failures_and_can_be_resumed(method, options,
     assert again.curve == result.curve
 
 
-def test_on_cuda_all_clients_together_condense_the_same_images_as_one_at_a_time():
-    experiment = small_experiment("fedaf", **SMALL_FEDAF)
+@pytest.mark.parametrize("method", SMALL_CONDENSING)
+def test_on_cuda_all_clients_together_condense_the_same_images_as_one_at_a_time(method):
+    experiment = small_experiment(method, **SMALL_CONDENSING[method])
     engine = EagerEngine(torch.device("cuda"))
     together = Rounds(experiment, local(experiment, engine))
     single = Rounds(experiment, OneByOne(local(experiment, engine)))

@@ -22,7 +22,8 @@ from support.faults import FaultyTransport
 from support.small import SMALL_FEDAF, Rounds, shards, small_experiment
 
 IPC = 5
-OPTIONS = {**SMALL_FEDAF, "ipc": IPC, "min_samples": 10, "local_steps": 10}
+CONDENSING = ("fedaf", "fedaf-plus", "feddm")
+OPTIONS = {**SMALL_FEDAF, "ipc": IPC, "min_samples": 10, "local_steps": 10, "server_steps": 8}
 SETTINGS = {"model.width": 16, "run.device": "cpu", "federation.policy": "policy.toml", "partition.kind": "iid"}
 
 
@@ -46,7 +47,7 @@ def policy(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+@pytest.mark.parametrize("method", CONDENSING)
 def test_a_client_at_its_limit_sends_nothing_new_and_the_run_goes_on(method, policy):
     """Four clients have every class (36 samples or so): 50 images a round, and the policy permits 100."""
     policy("max_images = 100\n")
@@ -77,7 +78,7 @@ def test_a_client_at_its_limit_sends_nothing_new_and_the_run_goes_on(method, pol
 
 
 @pytest.mark.parametrize("continue_images", [True, False])
-@pytest.mark.parametrize("method", ["fedaf", "feddm"])
+@pytest.mark.parametrize("method", CONDENSING)
 def test_each_class_has_its_own_limit_and_its_last_images_stay_in_use(method, continue_images):
     """A class of N samples is sent in the first floor(ratio * N / ipc) rounds."""
     ratio, played = 0.15, 5
@@ -107,7 +108,8 @@ def test_each_class_has_its_own_limit_and_its_last_images_stay_in_use(method, co
                     assert torch.equal(before, in_use) == (number > of[label])
                 images[client, label] = in_use
     trained_on, labels = rounds.method.condensed_data(rounds.server)
-    assert len(trained_on) == len(labels) == IPC * sum(most > 0 for of in permitted.values() for most in of.values())
+    in_use = sum(min(most, rounds.method.options.replay) for of in permitted.values() for most in of.values())
+    assert len(trained_on) == len(labels) == IPC * in_use
 
 
 def test_classes_that_are_left_out_take_their_targets_and_kept_images_with_them():

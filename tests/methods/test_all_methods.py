@@ -1,12 +1,13 @@
-"""All eight methods learn on digits, at two strengths of label skew.
+"""All methods learn on digits, at two strengths of label skew.
 
 Measured with these settings, best of five rounds, the range over seeds 0 to 3 (per cent):
 
 | | alpha 0.02 | alpha 0.1 |
 |---|---|---|
 | one round of fedavg | 10.0 to 13.4 | 10.0 to 10.3 |
-| fedaf | 72.4 to 90.8 | 89.1 to 93.9 |
-| feddm | 54.6 to 77.2 | 79.1 to 89.1 |
+| fedaf | 78.0 to 97.2 | 95.0 to 98.6 |
+| fedaf-plus | 81.9 to 94.4 | 79.4 to 90.8 |
+| feddm | 54.3 to 79.1 | 84.4 to 91.4 |
 | fedavg | 25.6 to 35.4 | 37.6 to 63.2 |
 | fedprox | 25.6 to 35.7 | 37.3 to 63.2 |
 | fedbn | 22.8 to 42.9 | 44.3 to 50.1 |
@@ -14,8 +15,9 @@ Measured with these settings, best of five rounds, the range over seeds 0 to 3 (
 | feddyn | 29.0 to 56.5 | 67.1 to 79.7 |
 | fedgen | 30.9 to 56.0 | 57.7 to 76.9 |
 
-Of one seed, the least any method gains on one round of FedAvg is 9.4 at alpha 0.02 and 27.3 at 0.1; FedAF leads the
-next method by 12.2 at least at 0.02. The tests run seed 1, where these are 19.8, 37.9 and 16.4.
+Of one seed, the least any method gains on one round of FedAvg is 9.4 at alpha 0.02 and 27.3 at 0.1; FedAF leads FedDM
+by 18.1 at least at 0.02. The tests run seed 1, where FedAF leads FedDM by 19.2, and FedAF+ does by 17.3. The values of
+FedAF+ were chosen for longer runs.
 """
 
 from functools import cache
@@ -27,11 +29,13 @@ from fedaf.methods.registry import METHODS
 
 SHORT = {"local_epochs": 4}
 SHORT_CONDENSING = {"local_steps": 20, "server_epochs": 12}
+SHORT_PLUS = {"local_steps": 20, "server_steps": 150}
+CONDENSING = {"fedaf": SHORT_CONDENSING, "fedaf-plus": SHORT_PLUS, "feddm": SHORT_CONDENSING}
 
 
 @cache
 def curve(method: str, alpha: float) -> list[float]:
-    options = SHORT_CONDENSING if method in ("fedaf", "feddm") else SHORT
+    options = CONDENSING.get(method, SHORT)
     small = {"model.width": 16, "run.device": "cpu"}
     return fedaf.run(method=method, alpha=alpha, rounds=5, seed=1, settings=small, **options).curve
 
@@ -44,6 +48,7 @@ def test_five_rounds_are_far_better_than_one_of_fedavg(method, alpha):
     assert max(curve(method, alpha)) > one_round + (8 if alpha == 0.02 else 20)
 
 
-def test_where_clients_hold_hardly_a_class_in_common_fedaf_leads():
+def test_where_clients_hold_hardly_a_class_in_common_fedaf_and_fedaf_plus_lead():
     best = {method: max(curve(method, 0.02)) for method in METHODS}
-    assert best["fedaf"] > max(accuracy for method, accuracy in best.items() if method != "fedaf") + 5
+    others = max(accuracy for method, accuracy in best.items() if method not in ("fedaf", "fedaf-plus"))
+    assert min(best["fedaf"], best["fedaf-plus"]) > others + 5

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from support.small import SMALL_FEDAF, OneByOne, Rounds, local, small_experiment
+from support.small import SMALL_CONDENSING, OneByOne, Rounds, local, small_experiment
 
 
 def images_of(rounds: Rounds) -> dict[str, torch.Tensor]:
@@ -12,13 +12,28 @@ def images_of(rounds: Rounds) -> dict[str, torch.Tensor]:
     return {name: tensors["pending/images"] for name, tensors in records.items()}
 
 
+CASES = [
+    *(
+        ("fedaf", options)
+        for options in (
+            {},
+            {"image_clip": 0.01},
+            {"bn_mode": "batch"},
+            {"shared_resampling": False},
+            {"init": "noise"},
+            {"cdc": False},
+        )
+    ),
+    *(("fedaf-plus", options) for options in ({}, {"bn_mode": "batch"}, {"shared_resampling": False})),
+    ("feddm", {"match_spread": 1.0, "match_distribution": 1.0}),
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"image_clip": 0.01}, {"bn_mode": "batch"}, {"shared_resampling": False}, {"init": "noise"}, {"cdc": False}],
-    ids=lambda options: ",".join(options) or "defaults",
+    ("method", "options"), CASES, ids=[f"{method} {','.join(options) or 'defaults'}" for method, options in CASES]
 )
-def test_all_clients_together_condense_the_same_images_as_one_at_a_time(options):
-    experiment = small_experiment("fedaf", **{**SMALL_FEDAF, **options})
+def test_all_clients_together_condense_the_same_images_as_one_at_a_time(method, options):
+    experiment = small_experiment(method, **{**SMALL_CONDENSING[method], **options})
     together, single = Rounds(experiment), Rounds(experiment, OneByOne(local(experiment)))
     together.play()
     single.play()

@@ -5,6 +5,8 @@ import torch
 
 from fedaf.methods import fedaf, feddm
 from fedaf.methods.condensing import CondensePhase
+from fedaf.models.backbone import Backbone
+from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Key, Payload
 from support.small import SMALL_FEDAF, OneByOne, Rounds, local, small_experiment
@@ -23,7 +25,8 @@ def networks(round: int, *, rho: float = 5.0):
     model = method.build_model(Key(7))
     weights = model.state_dict()
     ask = Payload(weights, {"resample_key": 1, "round": round})
-    steps = phase.networks(ask, weights, FreshWeights(model), Key(1))
+    backbone = Backbone(model, method.task, torch.device("cpu"))
+    steps = phase.networks(ask, weights, FreshWeights(model), Key(1), backbone)
 
     def at(step: int):
         steps.draw(step)
@@ -54,6 +57,20 @@ def test_in_round_one_every_step_has_a_fresh_network():
     assert distance(first, at(1)) > 1
     assert distance(first, weights) > 1
     assert distance(first, at(0)) == 0
+
+
+def test_in_round_one_the_statistics_are_those_of_the_fresh_weights_on_reference_images():
+    weights, at = networks(1)
+    method = experiment_of().method
+    model = method.build_model(Key(7))
+    for step in (0, 1):
+        drawn = at(step)
+        model.load_state_dict(drawn)
+        estimate_statistics(model, [reference_images(method.task, Key(1).derive("statistics"))])
+        for name, tensor in model.state_dict().items():
+            if "running" in name:
+                torch.testing.assert_close(drawn[name], tensor, rtol=1e-4, atol=1e-5)
+                assert not torch.isclose(drawn[name], weights[name]).all()
 
 
 def test_it_condenses_the_same_images_together_and_one_at_a_time():

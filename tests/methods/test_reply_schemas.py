@@ -27,6 +27,7 @@ from support.replies import (
     MODEL,
     MOST_DECIBELS,
     OWNED,
+    PLUS_LOSSES,
     RATIO,
     REPLIES,
     SHARES,
@@ -46,9 +47,9 @@ def honest_knowledge(draw) -> Payload:
 
 
 @st.composite
-def honest_condense(draw) -> Payload:
+def honest_condense(draw, losses: tuple[str, ...] = LOSSES) -> Payload:
     values = {
-        **{name: draw(st.floats(0, 1e30)) for name in LOSSES},
+        **{name: draw(st.floats(0, 1e30)) for name in losses},
         **{name: draw(st.floats(0, 58)) for name in DECIBELS},
         **{name: draw(st.floats(0, 1)) for name in SHARES},
         RATIO: draw(st.floats(0, 1e30)),
@@ -156,6 +157,7 @@ def accepted(schema: Schema, payload: Payload) -> bool:
 PHASES = {
     "fedaf knowledge": honest_knowledge(),
     "fedaf condense": honest_condense(),
+    "fedaf-plus condense": honest_condense(PLUS_LOSSES),
     **{phase: honest_model(phase) for phase in REPLIES if phase.split()[1] in ("fit", "evaluate", "count")},
 }
 of_every_phase = pytest.mark.parametrize("phase", PHASES)

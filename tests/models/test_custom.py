@@ -34,6 +34,7 @@ CPU = torch.device("cpu")
 TASK = Task("tiny", 1, 8, 8, 3, mean=(0.5,), std=(0.25,))
 RUN = {"dataset": "digits", "alpha": 0.3, "clients": 3, "rounds": 2, "device": "cpu"}
 FEDAF = {"method": "fedaf", "ipc": 5, "local_steps": 3, "real_batch": 8, "server_epochs": 2}
+PLUS = {"method": "fedaf-plus", "ipc": 5, "local_steps": 3, "real_batch": 8, "server_steps": 4}
 FEDAVG = {"method": "fedavg", "local_epochs": 1, "batch_size": 256}
 
 
@@ -59,8 +60,8 @@ class StopAfter(Observer):
 
 @pytest.mark.parametrize(
     "method",
-    [FEDAF, {**FEDAF, "bn_mode": "batch"}, *({**FEDAVG, "method": name} for name in AVERAGING)],
-    ids=["fedaf", "batch", *AVERAGING],
+    [FEDAF, {**FEDAF, "bn_mode": "batch"}, PLUS, *({**FEDAVG, "method": name} for name in AVERAGING)],
+    ids=["fedaf", "batch", "fedaf-plus", *AVERAGING],
 )
 @pytest.mark.parametrize("name", zoo.ALL)
 def test_every_kind_of_network_goes_through_a_whole_run(name, method, tmp_path):
@@ -72,7 +73,9 @@ def test_every_kind_of_network_goes_through_a_whole_run(name, method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "method", [FEDAF, *({**FEDAVG, "method": name} for name in AVERAGING)], ids=["fedaf", *AVERAGING]
+    "method",
+    [FEDAF, PLUS, *({**FEDAVG, "method": name} for name in AVERAGING)],
+    ids=["fedaf", "fedaf-plus", *AVERAGING],
 )
 def test_a_run_with_dropout_repeats_and_resumes_to_the_bit(method, tmp_path):
     whole, again, cut = (tmp_path / name for name in ("whole", "again", "cut"))

@@ -11,12 +11,13 @@ import pytest
 
 from support.network.comparison import assert_as_in_one_process, tables, toml
 from support.network.loopback import Loopback, loopback
-from support.small import SMALL_FEDAF
+from support.small import SMALL_CONDENSING
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 METHODS: dict[str, dict[str, Any]] = {
-    "fedaf": {**SMALL_FEDAF, "local_steps": 10},  # the fewest that the default policy allows
+    # 10 steps are the fewest that the default policy allows
+    **{name: {**SMALL_CONDENSING[name], "local_steps": 10} for name in ("fedaf", "fedaf-plus")},
     **{name: {"local_epochs": 1} for name in ("fedavg", "feddyn", "fedbn")},
 }
 

@@ -26,6 +26,7 @@ TINY_FEDAF = {"ipc": 2, "local_steps": 2, "real_batch": 8, "server_epochs": 1}
 METHODS = {
     "fedaf": ("fedaf", {**TINY_FEDAF, "continue_images": True}),
     "fedaf, no client state used": ("fedaf", {**TINY_FEDAF, "continue_images": False}),
+    "fedaf-plus": ("fedaf-plus", {**TINY_FEDAF, "server_steps": 2}),
     "fedavg": ("fedavg", {"local_epochs": 1}),
     "tally": ("support.tally:Tally", {}),
     "feddyn": ("feddyn", {"local_epochs": 1}),
@@ -56,6 +57,7 @@ MATRIX = [
     *((method, phase, kind) for method, phase in PHASES for kind in (*IN_ANY_PHASE, *IN_PHASE[phase])),
     *((method, "fit", kind) for method in WITH_STATE for kind in (*IN_VAIN, "NaN")),
     *(("feddyn", "count", kind) for kind in IN_VAIN),
+    *(("fedaf-plus", "condense", kind) for kind in (*IN_VAIN, "NaN", "missing scalar")),
 ]
 #: In one cohort there is no wire to damage, and a deadline is that of all: see the test of it below.
 IN_ONE_COHORT = [

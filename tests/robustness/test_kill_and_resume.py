@@ -15,15 +15,17 @@ from fedaf.federation.events import EventReader
 from support import TESTS
 from support.ctrl_c import heeding_ctrl_c
 from support.errors import raises
-from support.small import SMALL, SMALL_FEDAF, final_tensors
+from support.small import SMALL, SMALL_FEDAF, SMALL_PLUS, final_tensors
 
 FEDAF = {**SMALL, **SMALL_FEDAF, "method": "fedaf"}
+PLUS = {**SMALL, **SMALL_PLUS, "method": "fedaf-plus"}
 FEDAVG = {**SMALL, "method": "fedavg", "local_epochs": 1}
 TALLY = {**SMALL, "method": "support.tally:Tally"}
 FEDDYN, FEDBN, MOON, FEDGEN = (
     {**SMALL, "method": name, "local_epochs": 1} for name in ("feddyn", "fedbn", "moon", "fedgen")
 )
 SOME_FEDAF = {**FEDAF, "participation": 0.5}
+SOME_PLUS = {**PLUS, "participation": 0.5}
 SOME_TALLY = {**TALLY, "participation": 0.5}
 SOME_FEDDYN = {**FEDDYN, "participation": 0.5}
 SOME_MOON = {**MOON, "participation": 0.5}
@@ -32,6 +34,8 @@ SOME_MOON = {**MOON, "participation": 0.5}
 BY_DEFAULT = [
     (FEDAF, "condense"),
     (FEDAF, "server"),
+    (PLUS, "condense"),
+    (PLUS, "server"),
     (TALLY, "after clients.safetensors"),
     (FEDBN, "evaluate"),
     (SOME_TALLY, "count"),
@@ -43,6 +47,9 @@ SLOW = [
     (FEDAF, "after metrics"),
     (FEDAF, "after clients.safetensors"),
     (FEDAF, "after LATEST"),
+    (PLUS, "after metrics"),
+    (PLUS, "after clients.safetensors"),
+    (SOME_PLUS, "condense"),
     (FEDAVG, "fit"),
     (TALLY, "count"),
     (SOME_FEDAF, "condense"),

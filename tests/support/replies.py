@@ -13,6 +13,7 @@ import torch
 
 from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedaf import FedAF, FedAFOptions
+from fedaf.methods.fedaf_plus import FedAFPlus, FedAFPlusOptions
 from fedaf.methods.fedavg import FedAvg
 from fedaf.methods.fedbn import FedBN
 from fedaf.methods.feddm import FedDM, FedDMOptions
@@ -27,6 +28,7 @@ CLASSES, IPC = 4, 2
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
 ARCHITECTURE = Architecture(partial(build, "convnet", TASK, depth=2, width=2, norm="batch"))
 FEDAF = FedAF(FedAFOptions(ipc=IPC), TASK, ARCHITECTURE)
+FEDAF_PLUS = FedAFPlus(FedAFPlusOptions(ipc=IPC), TASK, ARCHITECTURE)
 FEDDM = FedDM(FedDMOptions(ipc=IPC), TASK, ARCHITECTURE)
 FEDAVG = FedAvg(AveragingOptions(), TASK, ARCHITECTURE)
 FEDPROX = FedProx(FedProxOptions(), TASK, ARCHITECTURE)
@@ -48,6 +50,7 @@ CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resam
 
 COUNTS = ("audit_images", "held_out_images", "disclosed_images")
 LOSSES = ("loss_dm", "loss_cdc", "gradient_ratio")
+PLUS_LOSSES = (*LOSSES, "loss_spread", "loss_distribution")
 DECIBELS = ("audit_psnr_mean", "audit_psnr_max", "held_out_psnr_mean", "held_out_psnr_max")
 SHARES = ("audit_from_source", "held_out_from_source")
 RATIO = "disclosed_per_sample_at_most"
@@ -97,6 +100,11 @@ def rounding_decides(payload: Payload) -> bool:
 def good_condense(payload: Payload) -> bool:
     classes = payload.tensors.get("classes")
     return good_images(payload, LOSSES) and classes is not None and set(classes.tolist()) <= set(OWNED.tolist())
+
+
+def good_condense_plus(payload: Payload) -> bool:
+    classes = payload.tensors.get("classes")
+    return good_images(payload, PLUS_LOSSES) and classes is not None and set(classes.tolist()) <= set(OWNED.tolist())
 
 
 def good_condense_alone(payload: Payload) -> bool:
@@ -165,6 +173,7 @@ def knowledge_of(*owned: int) -> Payload:
 
 
 MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES, RATIO), 0.5), **dict.fromkeys(COUNTS, 4)}
+PLUS_MEASURES = {**MEASURES, "loss_spread": 0.5, "loss_distribution": 0.5}
 MEASURES_ALONE = {name: value for name, value in MEASURES.items() if name not in LOSSES[1:]}
 IMAGES = torch.arange(2 * IPC * 16, dtype=torch.uint8).reshape(2, IPC, *TASK.image_shape)
 
@@ -199,6 +208,13 @@ REPLIES = {
         CONDENSE_ASK,
         good_condense,
         tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, MEASURES) for owned in (0, 1, 2)),
+        FEDAF_SERVER,
+    ),
+    "fedaf-plus condense": Replies(
+        FEDAF_PLUS.phases[1],
+        CONDENSE_ASK,
+        good_condense_plus,
+        tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, PLUS_MEASURES) for owned in (0, 1, 2)),
         FEDAF_SERVER,
     ),
     "feddm condense": Replies(

@@ -19,6 +19,8 @@ from fedaf.transports.local import LocalTransport
 
 SMALL = {"rounds": 3, "alpha": 0.1, "clients": 4, "settings": {"model.width": 16, "run.device": "cpu"}}
 SMALL_FEDAF = {"ipc": 5, "local_steps": 6, "real_batch": 16, "server_epochs": 4, "continue_images": True}
+SMALL_PLUS = {"ipc": 5, "local_steps": 6, "real_batch": 16, "server_steps": 16, "server_batch": 32}
+SMALL_CONDENSING = {"fedaf": SMALL_FEDAF, "fedaf-plus": SMALL_PLUS, "feddm": SMALL_FEDAF}
 
 
 def small_experiment(method: str, *, seed: int = 0, **options: Any) -> Experiment:

@@ -23,10 +23,10 @@ from fedaf.transports.flower.transport import FlowerTransport
 from fedaf.transports.flower.wire import HELLO, PHASE, PROTOCOL_VERSION, from_records, to_records
 from support.direct_grid import DirectGrid, node
 from support.errors import raises
-from support.small import SMALL_FEDAF, OneByOne, Rounds, local
+from support.small import SMALL_CONDENSING, OneByOne, Rounds, local
 
 QUICK: dict[str, dict[str, Any]] = {
-    **{name: {**SMALL_FEDAF, "local_steps": 10} for name in ("fedaf", "feddm")},
+    **{name: {**options, "local_steps": 10} for name, options in SMALL_CONDENSING.items()},
     **{name: {"local_epochs": 1} for name in ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")},
 }
 

@@ -37,7 +37,7 @@ def with_defaults(**values: Any) -> Callable[[type[T]], type[T]]:
             options.model_fields[name] = replaced = copy(options.model_fields[name])
             replaced.default = value
         options.model_rebuild(force=True)
-        options()  # the new defaults are valid
+        options(**values)  # pydantic does not validate defaults
         return options
 
     return change
