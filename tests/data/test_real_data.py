@@ -89,8 +89,7 @@ def test_pacs():
 
 @needs_fashionmnist
 def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from(tmp_path):
-    """Means of 100 garments say little. Measured, seeds 0 to 2: 44 per cent of them, 68 to 69 of FedAF, 59 to 64 of
-    FedDM."""
+    """Means of 100 garments say little. Measured, seed 0: 44 per cent of them, 72 of FedAF, 75 of FedDM."""
     some = some_fashionmnist(tmp_path, train=10_000, test=2_000)
     options = {"ipc": 10, "real_batch": 32, "init_mean_of": 100, "server_epochs": 60, "server_batch": 32}
 
@@ -109,8 +108,8 @@ def test_one_round_on_fashionmnist_is_worth_more_than_the_images_it_starts_from(
         return result.best_accuracy
 
     control = accuracy("feddm", local_steps=0)
-    condensed = accuracy("fedaf", local_steps=60, gamma=0.0, image_lr=100.0)
-    baseline = accuracy("feddm", local_steps=60, image_lr=40.0)
+    condensed = accuracy("fedaf", local_steps=60, image_lr=1.0)
+    baseline = accuracy("feddm", local_steps=60, image_lr=1.0)
     print(f"zero steps {control:.1f}, fedaf {condensed:.1f}, feddm {baseline:.1f}")
     assert condensed > control + 10
     assert baseline > control + 10

@@ -58,7 +58,7 @@ def test_every_built_in_data_set_is_complete(name):
     assert spec.reader or spec.load
     assert spec.files or spec.homepage or spec.origin
     assert len(spec.mean) == len(spec.std) == spec.shape[0]
-    assert set(spec.paper) <= {"run", "training", "condensing", "averaging", "fedaf"}
+    assert set(spec.paper) <= {"run", "training", "condensing", "averaging", "fedaf", "fedaf-plus"}
 
 
 def test_digits_do_not_import_scikit_learn(tmp_path):
