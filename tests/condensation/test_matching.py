@@ -205,3 +205,16 @@ def test_features_in_bf16_are_compared_in_float32(distance: str) -> None:
     found = function(real, synthetic, *more)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, function(real.float(), synthetic.float(), *more))
+
+
+def test_a_small_shift_of_a_broad_set_costs_a_small_part_of_its_square() -> None:
+    """The characteristic function of Gaussian points is about exp(-9/4 |t|^2 / D) there, and 1 for points at one spot.
+
+    With D large, |t|^2 / D is about 1, so that the square of its modulus is exp(-9/2), and 1 / n more for n points.
+    """
+    dimension, count = 400, 2000
+    real, directions = normal(count, dimension), normal(dimension, 4000, seed=2)
+    shift = normal(1, dimension, seed=1)
+    shift *= 0.01 / shift.norm()
+    part = characteristic_distance(real, real + shift, directions).item() / float(shift.square().sum())
+    assert part == pytest.approx(math.exp(-4.5), rel=0.15)
