@@ -255,7 +255,7 @@ def test_other_condensing_methods_have_every_part_too(method):
 
 
 def test_fedaf_with_the_values_of_fedaf_plus_is_fedaf_plus_and_the_other_way_round():
-    small = {"ipc": 5, "local_steps": 4, "real_batch": 16, "server_epochs": 3, "server_batch": 32}
+    small = {"ipc": 5, "local_steps": 4, "real_batch": 16, "server_epochs": 3, "server_batch": 32, "rho": 3.0}
     for given in (PARTS, {name: value for name, value in OFF.items() if value is not None} | {"server_steps": 8}):
         one, other = (played(method, {**small, **given}) for method in ("fedaf", "fedaf-plus"))
         for name, tensor in one.server.model.items():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaf.methods.condensing import CondensedMemory
+from fedaf.methods.condensing import CondensedMemory, CondensedRecord
 from fedaf.methods.feddyn import FedDynMemory
 from fedaf.methods.fedgen import FedGenMemory
 from fedaf.protocol.payload import pack, unpack
@@ -91,11 +91,18 @@ def test_what_cannot_be_told_apart_or_stored_is_an_error():
         from_tensors(Inner, {"images": torch.ones(1), "round": torch.ones(2)})
 
 
-def test_the_memories_of_methods_are_read_under_the_names_of_version_0_1():
-    condensed = {"classes": torch.tensor([1]), "images": torch.zeros(1, 2, 1, 4, 4), "round": torch.tensor(2)}
-    memory = from_tensors(CondensedMemory, {f"condensed:client-3/{name}": t for name, t in condensed.items()})
-    assert memory.condensed["client-3"].round == 2
-    assert memory.condensed["client-3"].images is condensed["images"]
+def test_the_memory_of_condensing_methods_survives_its_tensors():
+    images = torch.arange(3 * 2 * 16, dtype=torch.uint8).view(3, 2, 1, 4, 4)
+    record = CondensedRecord(torch.tensor([1, 4, 1]), images, torch.tensor([2, 2, 5]), seen=6)
+    memory = CondensedMemory({"client-3": record}, {"client-3": torch.ones(4), "client-7": torch.zeros(4)})
+    again = from_tensors(CondensedMemory, to_tensors(memory))
+    found = again.condensed["client-3"]
+    assert (found.classes.tolist(), found.rounds.tolist(), found.seen) == ([1, 4, 1], [2, 2, 5], 6)
+    assert torch.equal(found.images, images)
+    assert again.audits.keys() == {"client-3", "client-7"}
+
+
+def test_the_memories_of_averaging_methods_are_read_under_the_names_of_version_0_1():
     w = torch.ones(2)
     dyn = from_tensors(FedDynMemory, {"sent/a.w": w, "drift/a.w": 2 * w, "samples/client-0": torch.tensor(9.0)})
     assert (dyn.sent["a.w"] is w, dyn.samples) == (True, {"client-0": 9.0})
