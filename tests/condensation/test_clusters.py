@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from fedaf.condensation.clusters import NO_CLUSTER, clusters_of, micro_aggregate
+from fedaf.condensation.clusters import NO_CLUSTER, are_clusters_of, clusters_of, micro_aggregate
 from fedaf.protocol import Key, Shard
 
 
@@ -74,6 +74,17 @@ def test_clusters_depend_on_the_images_of_the_class_alone():
     back = torch.empty_like(found)
     back[order] = found
     assert members(back) == expected
+
+
+def test_stored_clusters_are_recognised_unless_the_data_changed():
+    shard = digits()
+    clusters = clusters_of(shard, 10)
+    assert are_clusters_of(clusters, shard, 10)
+    assert not are_clusters_of(clusters, shard, 20)
+    assert not are_clusters_of(clusters[:-1], shard, 10)
+    assert not are_clusters_of(torch.full_like(clusters, NO_CLUSTER), shard, 10)
+    order = torch.randperm(len(shard), generator=Key(1).torch())
+    assert not are_clusters_of(clusters, Shard(shard.images, shard.labels[order], 10), 10)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 3), (3, 32, 32), (1, 28, 20)])

@@ -1,6 +1,7 @@
 """The server trains on the images of earlier rounds too: which of them it keeps, and for how long."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,11 +11,11 @@ import fedaf
 from fedaf.condensation.options import CondensationOptions
 from fedaf.methods.condensing import CondensedRecord
 from fedaf.methods.fedaf import FedAF, FedAFOptions
-from fedaf.protocol import Key, Payload, Silent
+from fedaf.protocol import Client, Key, Payload, Silent
 from fedaf.protocol.records import to_tensors
 from support.faults import FaultyTransport
 from support.small import SMALL, SMALL_CONDENSING, SMALL_FEDAF, Rounds, local, small_experiment
-from support.tiny import CONVNET, TASK
+from support.tiny import CONVNET, TASK, shard
 
 IPC = 2
 
@@ -157,6 +158,20 @@ def test_new_images_in_every_round_come_from_the_same_clusters():
         after = rounds.transport.checkpoint()[client]
         assert torch.equal(after["pending/clusters"], clusters)
         assert not torch.isclose(after["pending/images"], images[client]).all()
+
+
+def test_no_image_starts_from_fewer_samples_than_asked_for_after_the_data_changed():
+    """A node's owner may sort or relabel its folder between two rounds; the clusters in its state are then wrong."""
+    before = shard(60, (0, 1, 2))
+    after = replace(before, labels=before.labels.sort().values)
+    ask = Payload({"classes": torch.arange(3), "v": torch.zeros(3, 3)}, {"resample_key": 1})
+    method = FedAF(FedAFOptions(ipc=5, init="clusters", continue_images=False), TASK, CONVNET)
+    phase, size = method.phase("condense"), method.options.init_mean_of
+    _, kept = phase._job(ask, Client("a", before, Key(1)))
+    _, again = phase._job(ask, Client("a", after, Key(2), kept))
+    sources = again["sources"]
+    assert int((sources >= 0).sum(-1).min()) >= size
+    assert all(after.labels[rows[rows >= 0]].eq(label).all() for label, rows in enumerate(sources))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,14 @@ def clusters_of(shard: Shard, size: int) -> Tensor:
     return found
 
 
+def are_clusters_of(clusters: Tensor, shard: Shard, size: int) -> bool:
+    """Return whether stored clusters can be those of ``clusters_of``: they cannot if the data changed in between."""
+    if len(clusters) != len(shard):
+        return False
+    of_classes = [clusters[shard.rows_of(label)] for label, count in enumerate(shard.counts) if count >= size]
+    return all(int(found.min()) == 0 and int(found.bincount().min()) >= size for found in of_classes)
+
+
 def micro_aggregate(points: Tensor, size: int) -> Tensor:
     """Group similar points into clusters of ``size`` to 2 ``size`` - 1, and return the cluster of each point.
 

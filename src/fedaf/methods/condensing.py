@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedaf.condensation.clusters import clusters_of
+from fedaf.condensation.clusters import are_clusters_of, clusters_of
 from fedaf.condensation.condenser import Condensed, Objective, condense
 from fedaf.condensation.initialisation import initial_images
 from fedaf.condensation.jobs import Job
@@ -192,10 +192,10 @@ class CondensePhase(Phase):
         """Return the clusters of the client's samples, from its state if they are known: computing them takes time."""
         if self.method.options.init != "clusters":
             return None
-        known = client.state.get("clusters")
-        if known is not None and len(known) == len(client.shard):
+        known, size = client.state.get("clusters"), self.method.options.init_mean_of
+        if known is not None and are_clusters_of(known, client.shard, size):
             return known
-        return clusters_of(client.shard, self.method.options.init_mean_of)
+        return clusters_of(client.shard, size)
 
     def _objective(self, ask: Payload, client: Client, key: Key, engine: Engine) -> Objective:
         """Return the image loss under the networks that follow from the global model and ``key``."""
