@@ -9,6 +9,7 @@ from fedaf.data.pixels import normalise
 from fedaf.protocol import Key, Shard, Task
 
 NO_SOURCE = -1  # in place of a row
+_NOISE = 0.1  # standard deviation, for normalised pixels
 
 
 def initial_images(
@@ -52,6 +53,8 @@ def initial_images(
         sources[i, :, : picks.shape[1]] = torch.where(weights > 0, rows[picks], NO_SOURCE)
         chosen = normalise(shard.images[rows[picks]], task.mean, task.std)
         images[i] = (chosen * weights[..., None, None, None]).sum(1)
+        if clusters is not None and not clusters[rows].any():  # a single cluster: equal images would stay equal
+            images[i, 1:] += _NOISE * torch.randn(images[i, 1:].shape, generator=generator)
     return images, sources
 
 
@@ -68,13 +71,14 @@ def _cluster_picks(clusters: Tensor, ipc: int, most: int, generator: torch.Gener
     """Return the samples of a class that each image is made from, and their weights, both [ipc, most].
 
     Images are means of different clusters, chosen at random. If there are fewer clusters than images, each further
-    image is a random mixture of two cluster means. Unused places have weight 0.
+    image is a random mixture of two cluster means (of the only mean with itself if there is just one). Unused places
+    have weight 0.
     """
     count = int(clusters.max()) + 1
     members = [(clusters == number).nonzero().flatten() for number in range(count)]
     chosen = [(number, number, 1.0) for number in torch.randperm(count, generator=generator)[:ipc].tolist()]
     for _ in range(ipc - len(chosen)):
-        first, second = torch.randint(count, (2,), generator=generator).tolist()
+        first, second = torch.rand(count, generator=generator).argsort()[[0, -1]].tolist()
         chosen.append((first, second, float(torch.rand((), generator=generator))))
     picks, weights = torch.zeros(ipc, most, dtype=torch.int64), torch.zeros(ipc, most)
     for i, (first, second, share) in enumerate(chosen):

@@ -14,7 +14,8 @@ def mean_logits(logits: Tensor, labels: Tensor, num_classes: int) -> tuple[Tenso
 
     Args:
         logits: Logits [N, num_classes].
-        labels: Class ids [N], or class probabilities [N, num_classes] after CutMix; mixed samples are left out.
+        labels: Class ids [N], or class probabilities [N, num_classes] after CutMix; samples mixed with another class
+            are left out.
         num_classes: The number of classes.
     """
     members = (labels == 1 if labels.is_floating_point() else F.one_hot(labels, num_classes)).float()

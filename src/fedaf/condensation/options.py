@@ -56,8 +56,8 @@ class CondensationOptions(Options):
         1, ge=1, description="the server trains on the last so many uploads of each client's classes; 1: the latest"
     )
     server_epochs: int = Field(500, ge=1, description="epochs of server training on the condensed data")
-    server_steps: int | None = Field(
-        None, ge=1, description="steps of server training, rounded up to whole epochs; unset: server_epochs"
+    server_steps: int = Field(
+        0, ge=0, description="steps of server training, rounded up to whole epochs; 0: server_epochs"
     )
     server_batch: int = Field(256, ge=2, description="batch size of server training")
     server_lr: float = Field(0.001, gt=0, description="learning rate of server training")
@@ -88,7 +88,7 @@ class CondensationOptions(Options):
 
     def epochs(self, images: int) -> int:
         """Return the epochs of server training on so many images."""
-        return self.server_epochs if self.server_steps is None else math.ceil(self.server_steps / self._batches(images))
+        return math.ceil(self.server_steps / self._batches(images)) if self.server_steps else self.server_epochs
 
     def ema(self, images: int) -> float | None:
         """Return the decay of the average of the server's weights, or ``None`` without an average."""
