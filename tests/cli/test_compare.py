@@ -56,7 +56,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
         assert down.split()[0] in f"{result['download_bytes_per_client_round'] / 1024:.2f}"
         disclosed = result["disclosed"]
         assert (disclosed is not None) == (name in ("fedaf", "fedaf-plus", "feddm"))
-        assert images == (f"{disclosed['most_images']} (≤ {disclosed['per_sample_at_most']:g})" if disclosed else "")
+        assert images == (f"{disclosed['most_images']}\xa0(≤{disclosed['per_sample_at_most']:g})" if disclosed else "")
         assert (f"Disclosure of {name}:" in out) == (disclosed is not None)
         splits.add((tmp_path / "c" / name / "partition.json").read_text())
     assert len(splits) == 1
@@ -121,8 +121,8 @@ def test_disclosed_images_are_a_column_beside_methods_that_send_none():
     disclosed = {"most_images": 1500, "per_sample_at_most": 10.0, "clients": {}}
     sends, other = a_result("a", [20.0], disclosed=disclosed), a_result("b", [20.0], disclosed=None)
     table = results_table([sends, other])
-    assert table.columns[-1].header == "images / client (/ sample)"
-    assert [row[-1] for row in cells(table)] == ["1500 (≤ 10)", ""]
+    assert table.columns[-1].header == "images sent (per sample)"
+    assert [row[-1] for row in cells(table)] == ["1500\xa0(≤10)", ""]
     assert len(results_table([other, a_result("c", [20.0])]).columns) == 7  # also a result of an older version
     sentence = disclosure_sentence(sends)
     assert "at most 1500 condensed images" in sentence

@@ -102,7 +102,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
         goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
         columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
     if len(results) > 1 and any(result.get("disclosed") for result in results):
-        columns.append(("images / client (/ sample)", disclosed))
+        columns.append(("images sent (per sample)", disclosed))
     table = _table(_title(results[0]), ["method", *(header for header, _ in columns)])
     for result in results:
         name = escape(result["method"])
@@ -180,9 +180,9 @@ def overhead_sentence(result: Mapping[str, Any]) -> str | None:
 
 
 def disclosed(result: Mapping[str, Any]) -> str:
-    """Format the most images that a client disclosed, in total and per sample: ``900 (≤ 5)``; else empty."""
+    """Format the most images that a client disclosed, in total and per sample: ``900 (≤5)``; else empty."""
     found = result.get("disclosed")
-    return f"{found['most_images']} (≤ {found['per_sample_at_most']:g})" if found else ""
+    return f"{found['most_images']}\N{NO-BREAK SPACE}(≤{found['per_sample_at_most']:g})" if found else ""
 
 
 def disclosure_sentence(result: Mapping[str, Any]) -> str | None:
