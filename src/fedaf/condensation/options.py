@@ -40,7 +40,7 @@ class CondensationOptions(Options):
     init_mean_of: int = Field(
         10,
         ge=FEWEST_IN_A_MEAN,
-        description="images per mean; for means of a small class, half of the class; for clusters, at least so many",
+        description="images per mean; for means of a small class, half of the class; for clusters, the smallest size",
     )
     allow_real_init: bool = Field(False, description="allow init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(
@@ -53,7 +53,7 @@ class CondensationOptions(Options):
         "eval", description="BatchNorm while condensing: running (eval) or batch statistics"
     )
     replay: int = Field(
-        1, ge=1, description="the server trains on the last so many uploads of each client's classes; 1: the latest"
+        1, ge=1, description="how many uploads of a class the server keeps of each client and trains on; 1: the latest"
     )
     server_epochs: int = Field(500, ge=1, description="epochs of server training on the condensed data")
     server_steps: int = Field(
@@ -87,7 +87,7 @@ class CondensationOptions(Options):
         return "new means" if self.init == "mean" and not self.continue_images else self.init
 
     def epochs(self, images: int) -> int:
-        """Return the epochs of server training on so many images."""
+        """Return the epochs of server training on this number of images."""
         return math.ceil(self.server_steps / self._batches(images)) if self.server_steps else self.server_epochs
 
     def ema(self, images: int) -> float | None:

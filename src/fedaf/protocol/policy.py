@@ -138,7 +138,7 @@ class Policy(Options):
         return permitted
 
     def left_out(self, images: Mapping[int, int], counts: Sequence[int]) -> list[int]:
-        """Return the classes that have too few samples for so many images in one round.
+        """Return the classes that have too few samples for these images in one round.
 
         Args:
             images: Condensed images that the round asks for, by class.
