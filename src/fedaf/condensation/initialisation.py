@@ -74,8 +74,8 @@ def _cluster_picks(clusters: Tensor, ipc: int, most: int, generator: torch.Gener
     image is a random mixture of two cluster means (of the only mean with itself if there is just one). Unused places
     have weight 0.
     """
-    count = int(clusters.max()) + 1
-    members = [(clusters == number).nonzero().flatten() for number in range(count)]
+    members = clusters.argsort(stable=True).split(clusters.bincount().tolist())
+    count = len(members)
     chosen = [(number, number, 1.0) for number in torch.randperm(count, generator=generator)[:ipc].tolist()]
     for _ in range(ipc - len(chosen)):
         first, second = torch.rand(count, generator=generator).argsort()[[0, -1]].tolist()

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedaf.common.batches import batch_sizes
 from fedaf.common.options import Flag, Options
 
 FEWEST_IN_A_MEAN = 5  # a mean of fewer images would reveal them
@@ -96,8 +97,8 @@ class CondensationOptions(Options):
         return 1 - 1 / max(1, horizon) if self.server_average else None
 
     def _batches(self, images: int) -> int:
-        """Return the batches of an epoch; a single last image is dropped."""
-        return max(1, images // self.server_batch + (images % self.server_batch > 1))
+        """Return the number of batches of an epoch, at least 1."""
+        return max(1, len(batch_sizes(images, self.server_batch)))
 
     @property
     def threshold(self) -> int:

@@ -324,11 +324,8 @@ class CondensingMethod(Method):
         return torch.cat([record.images.flatten(0, 1) for record in records]), torch.cat(labels)
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
-        return {
-            client: Exhibit(record.latest.classes.tolist(), record.latest.images)
-            for client, record in server.memory.condensed.items()
-            if len(record.classes)
-        }
+        latest = {client: record.latest for client, record in server.memory.condensed.items() if len(record.classes)}
+        return {client: Exhibit(record.classes.tolist(), record.images) for client, record in latest.items()}
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from fedaf.common.batches import batch_sizes
 from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
@@ -121,7 +122,7 @@ class Training:
         self._update_averages = None if ema is None else get_ema_multi_avg_fn(ema)
         self._order_draws, self._augment_draws = key.derive("order").torch(), key.derive("augment").torch(device)
         self._mix_draws = key.derive("cutmix").torch(device)
-        sizes = [batch_size] * (count // batch_size) + [count % batch_size] * (count % batch_size > 1)
+        sizes = batch_sizes(count, batch_size)
         self._count, self._kept = count, sum(sizes)
         self._epochs, self._epochs_left = max(1, _DRAWN // max(1, count)), 0
         drawn = self._epochs * self._kept

@@ -1,0 +1,14 @@
+"""How images are divided into batches."""
+
+
+def batch_sizes(images: int, batch: int) -> list[int]:
+    """Return the sizes of the batches of one epoch.
+
+    A last batch of a single image is dropped, because BatchNorm has no variance for it.
+
+    Args:
+        images: Number of images.
+        batch: Images of a full batch.
+    """
+    rest = images % batch
+    return [batch] * (images // batch) + [rest] * (rest > 1)
