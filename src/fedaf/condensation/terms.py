@@ -1,6 +1,6 @@
 """The terms of the loss that images are condensed under.
 
-A new term is one function of ``Pairs`` and one line in the ``terms`` of a method's condense phase.
+A new term is one function of ``Pairs`` and one line in the ``method_terms`` of a method's condense phase.
 """
 
 from collections.abc import Callable

@@ -108,19 +108,19 @@ class CondensePhase(Phase):
         """Return the networks of all steps."""
 
     @property
-    def terms(self) -> tuple[Term, ...]:
-        """The terms of the image loss; the first one is the reference of the others' gradients."""
-        return (Term("dm", features_distance), *self.extra_terms)
+    def method_terms(self) -> tuple[Term, ...]:
+        """The method's own terms of the image loss; the first one is the reference of the others' gradients."""
+        return (Term("dm", features_distance),)
 
     @property
-    def extra_terms(self) -> tuple[Term, ...]:
-        """The terms that any condensing method can add."""
+    def terms(self) -> tuple[Term, ...]:
+        """All terms of the image loss: the method's own, and those that any condensing method can add by an option."""
         options = self.method.options
-        terms = (
+        optional = (
             Term("spread", spreads_distance, options.match_spread),
             Term("distribution", distributions_distance, options.match_distribution, directions=True),
         )
-        return tuple(term for term in terms if term.weight)
+        return (*self.method_terms, *(term for term in optional if term.weight))
 
     def classes_asked(self, ask: Payload) -> Tensor | None:
         """Return the classes the server asks for, or ``None`` if the client decides."""

@@ -150,10 +150,10 @@ class Condense(CondensePhase):
         return ask.tensors["v"]
 
     @property
-    def terms(self) -> tuple[Term, ...]:
+    def method_terms(self) -> tuple[Term, ...]:
         options = self.method.options
         lambda_loc = options.lambda_loc if options.cdc else None
-        return (Term("dm", features_distance), Term("cdc", targets_distance, lambda_loc), *self.extra_terms)
+        return (Term("dm", features_distance), Term("cdc", targets_distance, lambda_loc))
 
 
 class FedAF(CondensingMethod):

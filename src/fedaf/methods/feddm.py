@@ -42,10 +42,10 @@ class Condense(CondensePhase):
         return Perturbed(weights, fresh, key, self.method.options.rho)
 
     @property
-    def terms(self) -> tuple[Term, ...]:
+    def method_terms(self) -> tuple[Term, ...]:
         if self.method.options.match_logits:
-            return (Term("dm", features_and_logits_distance, real_logits=True), *self.extra_terms)
-        return super().terms
+            return (Term("dm", features_and_logits_distance, real_logits=True),)
+        return super().method_terms
 
 
 class FedDM(CondensingMethod):
