@@ -83,6 +83,7 @@ def test_fedaf_plus_has_the_options_of_fedaf_with_other_defaults():
         "image_lr_decay",
         "continue_images",
         "init",
+        "match_clusters",
         "replay",
         "server_steps",
         "server_average",

@@ -2,6 +2,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -188,6 +189,19 @@ def test_each_pair_draws_from_its_own_client_and_class_and_from_all_of_it() -> N
             distances = torch.cdist(landed[:, i], real)
             assert distances.min(1).values.max() < 0.01
             assert set(distances.argmin(1).tolist()) == set(shard.rows_of(label).tolist())
+
+
+def test_a_job_with_rows_matches_these_only_and_others_beside_it_all_of_their_class() -> None:
+    shard, draws = varied_shard(0), 40
+    plain = [job_of(shard, [0, 2], seed=i, ipc=1, targets=False) for i in range(2 * draws)]
+    chosen = [shard.rows_of(0)[1:3], shard.rows_of(2)[:1]]
+    jobs = [replace(job, rows=chosen) if i % 2 else job for i, job in enumerate(plain)]
+    results = run(jobs, options_of(ipc=1, real_batch=1, image_lr=0.5))
+    real = normalise(shard.images, TASK.mean, TASK.std).flatten(1)
+    for which, expected in enumerate(([shard.rows_of(0), shard.rows_of(2)], chosen)):
+        landed = torch.stack([result.images.flatten(1) for result in results[which::2]])
+        for i, rows in enumerate(expected):
+            assert set(torch.cdist(landed[:, i], real).argmin(1).tolist()) == set(rows.tolist())
 
 
 def test_the_draws_of_a_step_are_new() -> None:

@@ -133,7 +133,8 @@ def test_fresh_parameters_are_distributed_as_in_a_newly_initialised_network(name
             continue
         ranks = torch.linspace(0.01, 0.99, 25)
         ours, theirs = (torch.quantile(t.flatten()[:100_000], ranks) for t in (drawn, w))
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.15 * float(w.std()))
+        chance = 0.05 + 8 / min(w.numel(), 100_000) ** 0.5  # several standard errors of a quantile
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=chance * float(w.std()))
 
 
 def test_fresh_weights_leave_the_global_random_state_alone() -> None:

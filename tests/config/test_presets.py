@@ -55,10 +55,12 @@ def test_the_papers_weights_do_not_reach_fedaf_plus(dataset, image_lr, ipc, roun
     method = config.method
     assert (method.lambda_loc, method.lambda_glob, method.cdc, method.lgkm) == (1.0, 0.01, True, True)
     assert (method.image_lr, method.ipc, config.run.rounds) == (image_lr, ipc, rounds)
-    assert (method.init, method.init_mean_of, method.continue_images) == ("clusters", 10, False)
+    assert (method.init, method.match_clusters, method.continue_images) == ("clusters", True, False)
     assert (method.resampling, method.rho, method.image_lr_decay) == ("distance", 5.0, True)
     assert (method.match_spread, method.match_distribution) == (1.0, 1.0)
-    assert (method.replay, method.server_steps, method.server_average, method.server_cutmix) == (20, 3000, 0.17, 0.5)
+    cifar100 = dataset == "cifar100"
+    assert (method.init_mean_of, method.server_steps) == ((5, 10_000) if cifar100 else (10, 3000))
+    assert (method.replay, method.server_average, method.server_cutmix) == (20, 0.17, 0.5)
     assert config.training == paper(dataset).training
 
 

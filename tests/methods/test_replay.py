@@ -160,6 +160,44 @@ def test_new_images_in_every_round_come_from_the_same_clusters():
         assert not torch.isclose(after["pending/images"], images[client]).all()
 
 
+def test_images_match_the_clusters_that_they_start_from():
+    """All samples of each chosen cluster, none of another; other clusters in another round."""
+    ask = Payload({"classes": torch.arange(3), "v": torch.zeros(3, 3)}, {"resample_key": 1})
+    data = shard(600, (0, 1, 2))
+
+    def matched(key: int, **options: object) -> list[set[int]]:
+        given = {"ipc": 5, "init": "clusters", "continue_images": False, "match_clusters": True, **options}
+        method = FedAF(FedAFOptions(**given), TASK, CONVNET)
+        job, kept = method.phase("condense")._job(ask, Client("a", data, Key(key)))
+        assert method.discloses(data.counts).fewest_samples <= min(len(rows) for rows in job.matched)
+        if "clusters" in kept:
+            for rows in job.matched:
+                of_class = data.labels == data.labels[rows[0]]
+                assert set(rows.tolist()) == set(
+                    (of_class & torch.isin(kept["clusters"], kept["clusters"][rows])).nonzero().squeeze(1).tolist()
+                )
+        return [set(rows.tolist()) for rows in job.matched]
+
+    whole = [set(data.rows_of(label).tolist()) for label in range(3)]
+    once, again = matched(1), matched(2)
+    for part, other, everything in zip(once, again, whole, strict=True):
+        assert 5 * 10 <= len(part) < 5 * 20
+        assert part < everything
+        assert part != other
+    for off in ({"match_clusters": False}, {"init": "mean"}, {"continue_images": True}, {"ipc": 40}):
+        assert matched(1, **off) == whole
+
+
+@pytest.mark.parametrize(
+    ("counts", "fewest"), [([5000, 0, 0], 500), ([5000, 90, 0], 90), ([700, 5000, 40], 500), ([0, 0, 0], 0)]
+)
+def test_a_round_rests_on_the_samples_of_as_many_clusters_as_images(counts, fewest):
+    options = {"init": "clusters", "continue_images": False}
+    parts, whole = (FedAF(FedAFOptions(match_clusters=m, **options), TASK, CONVNET) for m in (True, False))
+    assert parts.discloses(counts).fewest_samples == fewest
+    assert whole.discloses(counts).fewest_samples == min((n for n in counts if n >= 50), default=0)
+
+
 def test_no_image_starts_from_fewer_samples_than_asked_for_after_the_data_changed():
     """A node's owner may sort or relabel its folder between two rounds; the clusters in its state are then wrong."""
     before = shard(60, (0, 1, 2))
@@ -230,6 +268,7 @@ PARTS = {
     "image_lr_decay": True,
     "continue_images": False,
     "init": "clusters",
+    "match_clusters": True,
     "replay": 3,
     "server_steps": 8,
     "server_average": 0.3,
@@ -243,6 +282,7 @@ OFF = {
     "image_lr_decay": False,
     "continue_images": True,
     "init": "mean",
+    "match_clusters": False,
     "replay": 1,
     "server_steps": 0,
     "server_average": 0.0,
@@ -261,7 +301,7 @@ def played(method: str, options: dict, rounds: int = 2) -> Rounds:
 def test_other_condensing_methods_have_every_part_too(method):
     known = type(small_experiment(method).method).Options.model_fields
     options = {name: value for name, value in PARTS.items() if name in known}
-    assert len(options) == (11 if method == "fedaf" else 9)
+    assert len(options) == (12 if method == "fedaf" else 10)
     rounds = played(method, {**SMALL_FEDAF, **options}, rounds=3)
     losses = rounds.server.log["losses"]
     assert {"dm", "spread", "distribution", "ce"} <= losses.keys()

@@ -91,6 +91,7 @@ def test_each_part_of_fedaf_plus_is_taken_away_alone():
         "none": {},
         "rho": {"resampling": "blend"},
         "new-images": {"continue_images": True},
+        "whole-class": {"match_clusters": False},
         "clusters": {"init": "mean"},
         "replay": {"replay": 1},
         "spread": {"match_spread": 0.0},

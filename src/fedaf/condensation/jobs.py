@@ -23,6 +23,7 @@ class Job:
         images: Normalised images to start from, [classes, ipc, C, H, W].
         key: Source of the client's random draws.
         targets: Mean logits v_c of those classes, averaged over all clients (Eq. 8), for terms that need them.
+        rows: The rows of the shard that the images of each class match; ``None``: all of the class.
     """
 
     shard: Shard
@@ -30,6 +31,12 @@ class Job:
     images: Tensor
     key: Key
     targets: Tensor | None = None
+    rows: Sequence[Tensor] | None = None
+
+    @property
+    def matched(self) -> Sequence[Tensor]:
+        """The rows of the shard that the images of each class match."""
+        return [self.shard.rows_of(label) for label in self.classes] if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Capacity:
         """Return the capacity that holds any one of these groups."""
         clients = max(len(jobs) for jobs in groups)
         pairs = max(sum(len(job.classes) for job in jobs) for jobs in groups)
-        real_images = max(sum(job.shard.counts[label] for job in jobs for label in job.classes) for jobs in groups)
+        real_images = max(sum(len(rows) for job in jobs for rows in job.matched) for jobs in groups)
         return cls(clients, pairs, real_images, all(job.targets is not None for jobs in groups for job in jobs))
 
 

@@ -43,6 +43,11 @@ class CondensationOptions(Options):
         ge=FEWEST_IN_A_MEAN,
         description="images per mean; for means of a small class, half of the class; for clusters, the smallest size",
     )
+    match_clusters: bool = Field(
+        False,
+        description="if every round starts from new means of clusters: match only the samples of these clusters, "
+        "instead of the whole class",
+    )
     allow_real_init: bool = Field(False, description="allow init = 'real', which uploads near-copies of private data")
     continue_images: bool = Field(
         True, description="start from the client's images of its last round; false: from new ones"
@@ -86,6 +91,11 @@ class CondensationOptions(Options):
     def starts_from(self) -> str:
         """What condensed images start from, as a policy calls it (``Disclosure.initialisation``)."""
         return "new means" if self.init == "mean" and not self.continue_images else self.init
+
+    @property
+    def matches_clusters(self) -> bool:
+        """Whether images match the clusters that they start from, and not their whole class."""
+        return self.match_clusters and self.init == "clusters" and not self.continue_images
 
     def epochs(self, images: int) -> int:
         """Return the epochs of server training on this number of images."""

@@ -75,8 +75,8 @@ class RealBatches:
         for job in jobs:
             generator = job.key.derive("draws").torch(self._pool.device)
             self._draws.append((slice(pair, pair + len(job.classes)), generator))
-            for label in job.classes:
-                images = job.shard.images[job.shard.rows_of(label)]
+            for rows in job.matched:
+                images = job.shard.images[rows]
                 self._pool[row : row + len(images)] = images
                 self._starts[pair], self._counts[pair] = row, len(images)
                 pair, row = pair + 1, row + len(images)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedaf.condensation.clusters import are_clusters_of, clusters_of
 from fedaf.condensation.condenser import Condensed, Objective, condense
-from fedaf.condensation.initialisation import initial_images
+from fedaf.condensation.initialisation import NO_SOURCE, initial_images
 from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
@@ -186,7 +186,10 @@ class CondensePhase(Phase):
             key = client.key.derive("init")
             images, sources = initial_images(client.shard, classes, options, method.task, key, clusters)
         kept = {"sources": sources} if clusters is None else {"sources": sources, "clusters": clusters}
-        return Job(client.shard, classes, images, client.key, targets), kept
+        matched = None
+        if options.matches_clusters:
+            matched = [of_class[of_class != NO_SOURCE].unique() for of_class in sources]
+        return Job(client.shard, classes, images, client.key, targets, matched), kept
 
     def _clusters(self, client: Client) -> Tensor | None:
         """Return the clusters of the client's samples, from its state if they are known: computing them takes time."""
@@ -329,7 +332,10 @@ class CondensingMethod(Method):
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)
-        fewest = min((counts[label] for label in classes), default=0)
+        samples = [counts[label] for label in classes]
+        if options.matches_clusters:  # of ipc clusters, or of all
+            samples = [min(count, options.ipc * options.init_mean_of) for count in samples]
+        fewest = min(samples, default=0)
         return Disclosure(fewest, dict.fromkeys(classes, options.ipc), options.local_steps, options.starts_from)
 
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:

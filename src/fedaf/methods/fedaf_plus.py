@@ -4,10 +4,10 @@ Every change is an option of FedAF, and most of them are options of all condensi
 FedAF only in their values:
 
 - Condensation: the networks of the steps are at a fixed distance from the global model (``resampling``). Every round
-  starts from new images (``continue_images``), which are means of clusters of similar images (``init``). Besides the
-  mean features, their standard deviations (``match_spread``) and their whole distribution (``match_distribution``) are
-  matched. The learning rate of the images falls to 0 (``image_lr_decay``). The CDC loss has a weight that acts
-  (``lambda_loc``).
+  starts from new images (``continue_images``), which are means of clusters of similar images (``init``), and matches
+  the samples of these clusters instead of the whole class (``match_clusters``). Besides the mean features, their
+  standard deviations (``match_spread``) and their whole distribution (``match_distribution``) are matched. The learning
+  rate of the images falls to 0 (``image_lr_decay``). The CDC loss has a weight that acts (``lambda_loc``).
 - Server: it trains on the images of earlier rounds too (``replay``), for a fixed number of steps (``server_steps``),
   with CutMix (``server_cutmix``), and averages the weights over its last steps (``server_average``).
 """
@@ -24,6 +24,7 @@ from fedaf.methods.fedaf import FedAF, FedAFOptions
     image_lr_decay=True,
     continue_images=False,
     init="clusters",
+    match_clusters=True,
     replay=20,
     server_steps=3000,
     server_average=0.17,
@@ -39,4 +40,4 @@ class FedAFPlus(FedAF):
     Options = FedAFPlusOptions
     title = "FedAF+"
     family = "fedaf-plus"
-    version = 1
+    version = 2
