@@ -1,6 +1,8 @@
 """``import fedaf``: what a user sees first."""
 
 import pydoc
+import subprocess
+import sys
 
 import fedaf
 
@@ -12,3 +14,15 @@ def test_help_shows_the_public_functions_and_their_arguments():
     assert "resume(" in text
     assert "class RunResult" in text
     assert "local_steps: Condensation steps" in text
+
+
+def test_a_run_does_not_import_what_it_does_not_need(tmp_path):
+    """PyTorch's compiler takes over a second to import, which is most of the time before the first step."""
+    program = (
+        "import sys, fedaf\n"
+        "for method in ('fedaf-plus', 'feddm', 'fedavg', 'feddyn'):\n"
+        "    fedaf.run(method=method, preset='quick', rounds=1, out=method, settings={'run.device': 'cpu'})\n"
+        "print(sorted({'torch._dynamo', 'torch._inductor', 'flwr', 'ray'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

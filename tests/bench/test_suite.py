@@ -2,15 +2,18 @@
 
 import itertools
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedaf.bench import reference
+from fedaf.bench import reference, suite
 from fedaf.bench import timing as bench_timing
-from fedaf.bench.suite import Benchmark, Figures, forward_flop
-from fedaf.bench.timing import MemoryMeter, Peaks, Timing, interleaved, measure_peaks
+from fedaf.bench.process import ReferenceProcess
+from fedaf.bench.suite import Bench, Benchmark, Figures, forward_flop
+from fedaf.bench.timing import MemoryMeter, Peaks, Timing, interleaved, measure_peaks, timed
 from fedaf.condensation.condenser import Objective, condense
 from fedaf.condensation.jobs import Job
 from fedaf.condensation.options import CondensationOptions
@@ -22,7 +25,7 @@ from fedaf.engine import EagerEngine
 from fedaf.models.backbone import Backbone
 from fedaf.models.convnet import ConvNet
 from fedaf.models.weights import FreshWeights
-from fedaf.protocol import Key, Shard, Task
+from fedaf.protocol import FedafError, Key, Shard, Task
 from fedaf.training.fit import fit
 from support.commandline import assert_one_sentence
 
@@ -143,20 +146,19 @@ def test_ours_and_the_reference_are_timed_in_turn_and_medians_are_returned(monke
         clock += next(seconds[name])
 
     monkeypatch.setattr(bench_timing.time, "perf_counter", lambda: clock)
-    timing = interleaved(lambda: call("ours"), lambda: call("reference"), 3, device=CPU)
+    timing = interleaved(*(partial(timed, partial(call, name), CPU) for name in ("ours", "reference")), 3)
     assert calls == ["ours", "reference"] * 3
     assert timing == Timing(2, 4)
 
 
 def test_the_first_calls_are_not_timed(monkeypatch):
     calls: list[str] = []
-    timed = bench_timing.timed
-    monkeypatch.setattr(bench_timing, "timed", lambda action, device: calls.append("clock") or timed(action, device))
+    monkeypatch.setattr(suite, "timed", lambda action, device: calls.append("clock") or timed(action, device))
     benchmark = Benchmark(
         "a/b", "step", 1.0, 1, 2, lambda: lambda: calls.append("ours"), lambda: lambda: calls.append("reference")
     )
     benchmark.measure(CPU)
-    assert calls == ["ours", "reference"] + ["clock", "ours", "clock", "reference"] * 2
+    assert calls == ["ours", "clock", "reference"] + ["clock", "ours", "clock", "reference"] * 2
 
 
 def test_figures_are_for_one_unit():
@@ -224,6 +226,51 @@ def test_the_command_prints_a_table_and_writes_every_figure(call, tmp_path):
         assert text in out
 
 
+def test_figures_are_compared_with_an_earlier_file(call, tmp_path):
+    line = ("bench", "local", "--quick", "--device", "cpu", "--repeats", 2)
+    assert call(*line, "--json", "old.json")[0] == 0
+    (old,) = json.loads((tmp_path / "old.json").read_text())
+    old["ours_ms"], old["device"] = 12345.678, "another GPU"
+    (tmp_path / "old.json").write_text(json.dumps([old]))
+    code, out, err = call(*line, "--json", "new.json", "--compare", "old.json")
+    assert (code, err) == (0, "")
+    (new,) = json.loads((tmp_path / "new.json").read_text())
+    (row,) = [row for row in out.splitlines() if row.startswith("local/step")]
+    assert f"12345.678 {12345.678 / new['ours_ms']:7.2f} " in row
+    assert "another device: another GPU" in out
+
+
+def test_a_benchmark_that_the_earlier_file_lacks_is_shown_without_comparison(call, tmp_path):
+    (tmp_path / "old.json").write_text('[{"name": "server/step", "ours_ms": 1.0, "device": "cpu"}]')
+    code, out, _ = call("bench", "local", "--quick", "--device", "cpu", "--compare", "old.json")
+    assert code == 0
+    assert "earlier ms" in out
+    assert "another device" not in out
+
+
+def test_slow_benchmarks_are_repeated_twice_and_fast_ones_as_often_as_asked():
+    for seconds, expected in ((5.0, 2), (1.9, 3), (0.1, 7)):
+        calls: list[int] = []
+        interleaved(lambda: calls.append(1) or seconds, lambda: 1.0, 7, limit=8.0)  # noqa: B023
+        assert len(calls) == expected
+
+
+def test_the_reference_is_timed_in_another_process_that_ends_with_the_block():
+    with ReferenceProcess(partial(Bench, "local", device="cpu", quick=True)) as elsewhere:
+        assert elsewhere._process.pid != os.getpid()
+        assert 0 < elsewhere.time(0) < 60
+        assert 0 < elsewhere.time(0) < 60
+    assert elsewhere._process.exitcode == 0
+
+
+def test_a_reference_process_that_was_killed_is_reported():
+    with ReferenceProcess(partial(Bench, "local", device="cpu", quick=True)) as elsewhere:
+        elsewhere.time(0)
+        elsewhere._process.kill()
+        with pytest.raises(FedafError, match="FEDAF-BENCH-FAILED"):
+            elsewhere.time(0)
+
+
 def test_one_group_is_measured_alone(call, tmp_path):
     code, out, _ = call("bench", "local", "--quick", "--device", "cpu", "--repeats", 3, "--json", "figures.json")
     assert code == 0
@@ -242,6 +289,8 @@ def test_one_group_is_measured_alone(call, tmp_path):
         (["--precision", "bf16", "--device", "cpu"], ["'bf16'", "cpu", "[FEDAF-ENGINE-DEVICE]"]),
         (["--repeats", "0"], ["--repeats", "0"]),
         (["--threads", "0"], ["--threads", "0"]),
+        (["--compare", "nowhere.json"], ["nowhere.json", "--json", "[FEDAF-BENCH-COMPARE]"]),
+        (["--compare", "pyproject.toml"], ["pyproject.toml", "--json", "[FEDAF-BENCH-COMPARE]"]),
         (["--json", "nowhere/figures.json"], ["nowhere/figures.json", "[FEDAF-BENCH-FILE]"]),
     ],
 )

@@ -13,6 +13,7 @@ from fedaf.methods.condensing import CondensedRecord
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.protocol import Client, Key, Payload, Silent
 from fedaf.protocol.records import to_tensors
+from fedaf.training.fit import Training
 from support.faults import FaultyTransport
 from support.small import SMALL, SMALL_CONDENSING, SMALL_FEDAF, Rounds, local, small_experiment
 from support.tiny import CONVNET, TASK, shard
@@ -240,8 +241,8 @@ def test_the_average_of_the_servers_weights_reaches_back_over_a_share_of_its_ste
 
 def test_as_many_steps_are_taken_as_the_options_say(monkeypatch):
     steps: list[int] = []
-    step = torch.optim.SGD.step
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, *given: steps.append(1) or step(self, *given))
+    descend = Training._descend
+    monkeypatch.setattr(Training, "_descend", lambda self: steps.append(1) or descend(self))
     rounds = Rounds(experiment(replay=2, server_steps=7, server_batch=16))
     for _ in range(3):
         steps.clear()

@@ -3,7 +3,8 @@
 docs/BENCHMARKS.md defines what is measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,12 +13,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedaf.bench import reference
-from fedaf.bench.timing import Action, MemoryMeter, Peaks, Timing, interleaved, measure_peaks
+from fedaf.bench.process import ReferenceProcess
+from fedaf.bench.timing import Action, Clock, MemoryMeter, Peaks, Timing, interleaved, measure_peaks, timed
 from fedaf.bench.work import Scale, Split, Work
 from fedaf.common.naming import nearest
 from fedaf.engine import make_engine, resolve_device
 from fedaf.protocol import Key, Task, UserError
 from fedaf.runs.experiment import device_name
+
+_SECONDS = 8.0  # of timing, after which a benchmark is not repeated any more
 
 GROUPS = ("condense", "server", "local", "round", "scale", "all")
 
@@ -104,15 +108,22 @@ class Benchmark:
     reference: Callable[[], Action]
     reference_units: int | None = None
 
-    def measure(self, device: torch.device) -> tuple[Timing, int | None]:
-        """Return the time of both, and the peak memory of ours in bytes."""
+    def measure(self, device: torch.device, reference_clock: Clock | None = None) -> tuple[Timing, int | None]:
+        """Return the time of both, and the peak memory of ours in bytes.
+
+        ``reference_clock`` times the reference elsewhere; its first call is a warm-up.
+        """
         meter = MemoryMeter(device)
         ours = self.ours()
         ours()
         memory = meter.read()  # before the reference allocates any
-        plain = reference.tf32()(self.reference())
-        plain()
-        return interleaved(ours, plain, self.repeats, device=device), memory
+        reference_clock = reference_clock or self.reference_clock(device)
+        reference_clock()
+        return interleaved(partial(timed, ours, device), reference_clock, self.repeats, limit=_SECONDS), memory
+
+    def reference_clock(self, device: torch.device) -> Clock:
+        """Prepare the reference's work and return what times it."""
+        return partial(timed, reference.tf32()(self.reference()), device)
 
     def figures(self, timing: Timing, memory: int | None, *, device: torch.device, peak: float) -> Figures:
         """Return the figures of one unit, for a device with ``peak`` FLOP/s."""
@@ -159,24 +170,28 @@ class Bench:
         if group not in GROUPS:
             what = f"unknown benchmark {group!r}{nearest(group, GROUPS)}"
             raise UserError(f"{what}; expected one of {', '.join(GROUPS)}.", code="FEDAF-BENCH-UNKNOWN")
+        self._same = partial(Bench, group, device=device, engine=engine, precision=precision, quick=quick)
         self.engine = make_engine(engine, resolve_device(device), precision=precision, memory_budget=memory_budget)
         self._effort = _QUICK if quick else _CUDA if self.engine.device.type == "cuda" else _CPU
         known = _benchmarks(Work(self.engine, self._effort.scale), self._effort, repeats or self._effort.repeats)
         self.benchmarks = [b for b in known if group in ("all", b.name.partition("/")[0])]
 
-    def run(self, on_start: Callable[[str], object]) -> tuple[list[Figures], Peaks]:
-        """Run all benchmarks, and call ``on_start`` with the name of each before it starts.
+    def run(self) -> Iterator[tuple[Benchmark, Figures]]:
+        """Run all benchmarks, and yield the figures of each as soon as it has run.
 
-        The peaks are the best of measurements before, between and after the benchmarks, in case other processes use the
-        machine.
+        On a CPU, the reference runs in a process of its own: it would gain from the memory that fedaf keeps. The peaks
+        are the best of measurements before, between and after the benchmarks, in case other processes use the machine.
         """
-        device, measured = self.engine.device, []
-        peaks = self._peaks()
-        for benchmark in self.benchmarks:
-            on_start(benchmark.name)
-            measured.append((benchmark, *benchmark.measure(device)))
-            peaks = peaks.or_better(self._peaks())
-        return [b.figures(timing, memory, device=device, peak=peaks.flop) for b, timing, memory in measured], peaks
+        device, self.peaks = self.engine.device, self._peaks()
+        with ExitStack() as stack:
+            elsewhere = None
+            if device.type == "cpu":
+                elsewhere = stack.enter_context(ReferenceProcess(self._same))
+            for number, benchmark in enumerate(self.benchmarks):
+                clock = None if elsewhere is None else partial(elsewhere.time, number)
+                timing, memory = benchmark.measure(device, clock)
+                self.peaks = self.peaks.or_better(self._peaks())
+                yield benchmark, benchmark.figures(timing, memory, device=device, peak=self.peaks.flop)
 
     def _peaks(self) -> Peaks:
         """Measure the peak performance in the engine's precision."""

@@ -5,6 +5,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -13,7 +14,11 @@ import torch
 #: A function to be timed.
 Action = Callable[[], object]
 
+#: Performs an action and returns its seconds.
+Clock = Callable[[], float]
+
 _PEAK_REPEATS = 5
+_FEWEST_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,20 @@ def synchronise(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def interleaved(ours: Action, reference: Action, repeats: int, *, device: torch.device) -> Timing:
+def interleaved(ours: Clock, reference: Clock, repeats: int, *, limit: float = inf) -> Timing:
     """Time two actions in turn, so that a change in the machine's speed affects both.
 
     Both must have been called before, so that compilation and loading are not timed.
+
+    Args:
+        ours: Times the first action.
+        reference: Times the second action.
+        repeats: How often both are timed.
+        limit: Seconds after which there are no further repeats, if there were at least two.
     """
-    seconds = [(timed(ours, device), timed(reference, device)) for _ in range(repeats)]
+    seconds: list[tuple[float, float]] = []
+    while len(seconds) < repeats and (len(seconds) < _FEWEST_REPEATS or sum(map(sum, seconds)) < limit):
+        seconds.append((ours(), reference()))
     return Timing(*(median(column) for column in zip(*seconds, strict=True)))
 
 

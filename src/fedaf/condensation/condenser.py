@@ -94,9 +94,7 @@ def condense(
             work.load(group)
             for step in range(steps):
                 work.draw(step)
-                if step == steps - 1:
-                    work.measure()
-                work.move()
+                (work.move if step < steps - 1 else work.last_move)()
                 engine.tick(number * steps + step + 1, len(groups) * steps)
             yield from work.results()
 
@@ -105,7 +103,8 @@ class Condensation:
     """The condensation of one group of clients after another.
 
     Every buffer keeps its address, so an engine can capture ``move`` once and replay it for all steps and groups of the
-    same capacity. Pairs that a small group leaves unused compute values that nobody reads.
+    same capacity. Pairs that a small group leaves unused compute values that nobody reads. ``last_move`` is a move that
+    also measures the losses and the ratios of their gradients, before the images move.
     """
 
     def __init__(
@@ -130,9 +129,10 @@ class Condensation:
         self._directions = torch.zeros(size, device=device) if wants_directions else None
         self._key = objective.key.derive("directions")
         self._jobs: Sequence[Job] = ()
-        self._losses = self._ratios = torch.zeros(len(self._terms), pairs)
+        self._losses, self._ratios = torch.zeros(2, len(self._terms), pairs, device=device)
         self._slices = self._forward.slices(pairs, options.ipc)
         self.move: Callable[[], None] = engine.capture(self._move)
+        self.last_move: Callable[[], None] = engine.capture(self._last_move)
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Copy a group of clients into the buffers."""
@@ -157,19 +157,8 @@ class Condensation:
             self._lr.fill_(self._options.image_lr * (1 + math.cos(math.pi * progress)) / 2)
 
     def close(self) -> None:
-        """Release the captured step and its device memory: the step and this object refer to each other."""
-        del self.move
-
-    def measure(self) -> None:
-        """Store the losses of all pairs and the ratios of their gradients, before the images move."""
-        losses, ratios = [], []
-        for part in self._evaluate():
-            losses.append(torch.stack([loss.detach() for loss in part.losses]))
-            norms = [torch.ones_like(losses[-1][0])]
-            if len(self._terms) > 1:
-                norms = [part.gradient(weights).flatten(1).norm(dim=1) for weights in self._one_at_a_time()]
-            ratios.append(torch.stack(norms) / norms[0].clamp(min=1e-30))
-        self._losses, self._ratios = torch.cat(losses, 1), torch.cat(ratios, 1)
+        """Release the captured steps and their device memory: the steps and this object refer to each other."""
+        del self.move, self.last_move
 
     def results(self) -> Iterator[Condensed]:
         """Yield the results of the group's clients, in order."""
@@ -197,9 +186,24 @@ class Condensation:
             yield [weight if number == kept else 0.0 for number, (_, weight) in enumerate(self._terms)]
 
     def _move(self) -> None:
+        weights = [weight for _, weight in self._terms]
+        self._descend(concatenate([part.gradient(weights, keep_graph=False) for part in self._evaluate()]))
+
+    def _last_move(self) -> None:
+        losses, ratios, gradients = [], [], []
+        for part in self._evaluate():
+            by_term = torch.stack([part.gradient(weights) for weights in self._one_at_a_time()])
+            norms = by_term.flatten(2).norm(dim=2)
+            losses.append(torch.stack([loss.detach() for loss in part.losses]))
+            ratios.append(norms / norms[0].clamp(min=1e-30))
+            gradients.append(by_term.sum(0))
+        self._losses.copy_(concatenate(losses, dim=1))
+        self._ratios.copy_(concatenate(ratios, dim=1))
+        self._descend(concatenate(gradients))
+
+    def _descend(self, gradient: Tensor) -> None:
         """Take one step of SGD with momentum on all images."""
-        options, weights = self._options, [weight for _, weight in self._terms]
-        gradient = concatenate([part.gradient(weights, keep_graph=False) for part in self._evaluate()])
+        options = self._options
         if options.image_clip is not None:
             gradient *= _clip_factors(gradient, self._owners, self.capacity.clients + 1, options.image_clip)
         torch.add(gradient, self._velocity, alpha=options.image_momentum, out=self._velocity)

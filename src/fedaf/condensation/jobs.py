@@ -1,6 +1,5 @@
 """The clients' share of a condensation, and how clients are grouped so that a group fits the memory budget."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,19 +62,19 @@ def group_jobs(
     """Split the jobs into groups of whole clients, in order.
 
     With batch statistics in BatchNorm each client is a group, because clients must not share statistics. Otherwise
-    there are as few groups as the memory budget allows. Their sizes are as even as possible, because all groups use
-    buffers of the largest one's size. A group may exceed its share by less than one client; the slices of a step
-    still keep to the budget.
+    there are few groups with few unused places, since all groups use buffers of the largest one's size. A group may
+    exceed its share of the memory budget by less than one client; the slices of a step still keep to the budget.
     """
     if options.bn_mode == "batch":
         return [[job] for job in jobs]
-    pairs = sum(len(job.classes) for job in jobs)
     fit = next((part.stop for part in engine.chunks(_MOST_PAIRS, options.ipc * backbone.activation_bytes)), 1)
-    count = max(1, math.ceil(pairs / fit))
-    most_pairs = math.ceil(pairs / count)
-    while len(groups := _fill_groups(jobs, most_pairs)) > count:
-        most_pairs += 1
-    return groups
+    largest = max((len(job.classes) for job in jobs), default=0)
+    return min((_fill_groups(jobs, most_pairs) for most_pairs in range(fit + largest, 0, -1)), key=_cost)
+
+
+def _cost(groups: Sequence[Sequence[Job]]) -> int:
+    """Return the cost of these groups in pairs; a step of a group costs as much as one pair more than it has places."""
+    return len(groups) * (1 + max((sum(len(job.classes) for job in group) for group in groups), default=0))
 
 
 def _fill_groups(jobs: Sequence[Job], most_pairs: int) -> list[list[Job]]:

@@ -102,6 +102,6 @@ class RealBatches:
         return by_pair
 
 
-def concatenate(parts: Sequence[Tensor]) -> Tensor:
+def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Concatenate without a copy if there is only one part."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)

@@ -2,6 +2,7 @@
 
 import torch
 
+from fedaf.engine.allocation import keep_freed_memory
 from fedaf.engine.eager import EagerEngine
 from fedaf.engine.precision import resolve_precision
 from fedaf.engine.registry import ENGINES
@@ -36,7 +37,7 @@ def resolve_device(name: str) -> torch.device:
 def make_engine(
     name: str, device: torch.device, *, precision: str = "auto", memory_budget: int | None = None
 ) -> EagerEngine:
-    """Create an engine.
+    """Create an engine. On a CPU, the process then keeps the memory that it frees.
 
     Args:
         name: A name in ``ENGINES``, or ``auto``: ``cuda-graphs`` on CUDA, else ``eager``.
@@ -53,4 +54,6 @@ def make_engine(
     if engine.needs_cuda and device.type != "cuda":
         what = f"engine {name!r} needs a CUDA device, and this run is on {device}"
         raise UserError(f"{what}; use auto or eager.", code="FEDAF-ENGINE-DEVICE")
+    if device.type == "cpu":
+        keep_freed_memory()
     return engine(device, memory_budget, resolve_precision(precision, device, prefer_bf16=engine.prefers_bf16))

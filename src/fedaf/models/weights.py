@@ -180,6 +180,11 @@ class _WriteLog(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.writes: dict[int, tuple[str, int, Mapping[str, Any]]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without this, PyTorch imports its compiler at the first recorded operation, which takes over a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | (kwargs or {})
         for argument in func._schema.arguments:

@@ -9,6 +9,7 @@ from typing import NotRequired, TypedDict, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from fedaf.common.batches import batch_sizes
@@ -116,8 +117,8 @@ class Training:
         self._loss = options.get("loss") or cross_entropy(model)
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        lr, momentum = options["lr"], options["momentum"]
-        self._optimiser = torch.optim.SGD(self._parameters, lr=lr, momentum=momentum, fused=device.type == "cuda")
+        self._lr, self._momentum = options["lr"], options["momentum"]
+        self._velocities = [torch.zeros_like(p) for p in self._parameters]
         self._averages = [] if ema is None else [p.detach().clone() for p in self._parameters]
         self._update_averages = None if ema is None else get_ema_multi_avg_fn(ema)
         self._order_draws, self._augment_draws = key.derive("order").torch(), key.derive("augment").torch(device)
@@ -188,13 +189,35 @@ class Training:
             parameter.grad = gradient if gradient is None else _laid_out_like(parameter, gradient)
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
-        self._optimiser.step()
+        self._descend()
         if self._update_averages is not None:
             self._update_averages(self._averages, self._parameters, None)
         for name, given in terms.items():
             term = given.term if isinstance(given, Weighted) else given
             self._totals.setdefault(name, torch.zeros_like(term.detach())).add_(term.detach())
         self._position.add_(size)
+
+    @torch.no_grad()
+    def _descend(self) -> None:
+        """Take a step of SGD with momentum.
+
+        ``torch.optim.SGD`` calls the same function, but its constructor imports PyTorch's compiler, which takes longer
+        than everything else before the first step.
+        """
+        used = [(p, p.grad, v) for p, v in zip(self._parameters, self._velocities, strict=True) if p.grad is not None]
+        sgd(
+            [parameter for parameter, _, _ in used],
+            [gradient for _, gradient, _ in used],
+            [velocity for _, _, velocity in used],
+            foreach=False,
+            fused=self._engine.device.type == "cuda",
+            lr=self._lr,
+            momentum=self._momentum,
+            weight_decay=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
 
 
 def _laid_out_like(parameter: Tensor, gradient: Tensor) -> Tensor:
