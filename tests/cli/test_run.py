@@ -4,6 +4,8 @@ import json
 import re
 import resource
 import shutil
+import subprocess
+import sys
 import tomllib
 import traceback
 from pathlib import Path
@@ -201,6 +203,27 @@ def test_quiet_prints_only_the_result(call, tmp_path):
     assert "Samples per class of each client" not in out
     assert "round 1/1" not in out
     assert "rounds 1 to 1" not in out
+
+
+def test_verbose_tells_what_takes_the_time_before_the_first_phase(tmp_path):
+    """In a process of its own: pytest catches what is logged."""
+    line = [sys.executable, "-m", "fedaf", "run", *map(str, TINY), "--out", "run"]
+    loud, plain = (
+        subprocess.run([*line, *more], cwd=tmp_path, capture_output=True, text=True, check=True)
+        for more in (["-v"], ["--out", "other"])
+    )
+    times = [(float(when), what) for when, what in re.findall(r"^ *([0-9.]+) s: (.*)$", loud.stderr, re.MULTILINE)]
+    assert [what.partition(" (")[0] for _, what in times] == [
+        "the command is read",
+        "PyTorch is imported",
+        "the engine is ready",
+        "the data are read",
+        "the data are split",
+        "the model is checked",
+        "the run starts",
+    ]
+    assert times == sorted(times, key=lambda each: each[0])
+    assert plain.stderr == ""
 
 
 def test_verbose_tells_of_every_phase(call):

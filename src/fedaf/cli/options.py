@@ -29,7 +29,7 @@ Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: p
 Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VALUE", help=_SETTINGS)]
 Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
-Verbose = Annotated[bool, output_option("--verbose", "-v", help="Verbose output.")]
+Verbose = Annotated[bool, output_option("--verbose", "-v", help="Print every phase, and what takes time before them.")]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
 
 

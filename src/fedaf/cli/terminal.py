@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedaf.common.stages import reached
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Terminal:
         logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
         logging.getLogger("fedaf").setLevel(level)
         self.console, self._verbose, self._quiet = Console(emoji=False), verbose, quiet
+        reached("the command is read")
 
     def observer(self) -> "Observer":
         """Return an observer that shows the progress of one run."""

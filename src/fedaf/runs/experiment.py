@@ -15,6 +15,7 @@ from torch import nn
 from fedaf import config as configuration
 from fedaf.client.serving import Admission
 from fedaf.common.naming import nearest
+from fedaf.common.stages import reached
 from fedaf.config import FLAGS, Config
 from fedaf.config.policies import read_policy
 from fedaf.config.tables import MethodTable
@@ -171,17 +172,22 @@ def prepare(
         raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
     catalog.check_name(config.data.name)
     factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
+    reached("PyTorch is imported")
     engine = assembly.engine_for(config)
+    reached(f"the engine is ready ({engine.name} on {engine.device})")
     method_class = METHODS.find(config.method_name)
     policy = read_policy(config.federation.policy) if config.federation.policy else None
     data = assembly.data_for(config, Path(config.data.dir), watch=watch)
+    reached(f"the data are read ({len(data.train)} training images)")
     config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data)
     split = Partition.reread(saved_partition, data) if saved_partition else assembly.split(config, data)
     if split.redraws:
         log.info("drew %d splits until every client had %d samples", split.redraws + 1, config.partition.min_size)
+    reached("the data are split")
     architecture = assembly.architecture_for(config, task, factory)
     validate(architecture, task, device=engine.device)
+    reached("the model is checked")
     method = method_class(config.method, task, architecture)
     experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
@@ -267,6 +273,7 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -
     with _threads(config.run.threads):
         if not (directory.path / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
+        reached("the run starts")
         return composition.play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
 
 
