@@ -1,6 +1,7 @@
 """``fedaf deploy demo`` runs a whole deployment and leaves no process behind."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def killed(tmp_path_factory) -> Iterator[Machines]:
 def test_the_demo_runs_prints_its_table_and_leaves_what_was_asked_for(tmp_path):
     with machines(tmp_path) as here:
         code, out, err = here.do(f"fedaf deploy demo {SMALL} -v --keep kept", seconds=280)
-        assert (code, err) == (0, ""), out + here.logs()
+        assert code == 0, out + err + here.logs()
+        assert all(re.match(r" +[0-9.]+ s: the |.* s: PyTorch ", line) for line in err.splitlines()), err
         assert not here.processes()
     for line in ("client-0", "round 1: knowledge, 2 clients", "round 2: condense, 2 clients", "round 2/2: accuracy"):
         assert line in out
