@@ -180,7 +180,7 @@ class Bench:
         """Run all benchmarks, and yield the figures of each as soon as it has run.
 
         On a CPU, the reference runs in a process of its own: it would gain from the memory that fedaf keeps. The peaks
-        are the best of measurements before, between and after the benchmarks, in case other processes use the machine.
+        are measured before and after each benchmark, in case other processes use the machine; the best so far counts.
         """
         device, self.peaks = self.engine.device, self._peaks()
         with ExitStack() as stack:

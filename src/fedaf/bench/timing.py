@@ -1,6 +1,5 @@
 """Measurements of ``fedaf bench``: time, memory, and the peak performance of the device."""
 
-import ctypes
 import gc
 import time
 from collections.abc import Callable
@@ -10,6 +9,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
+
+from fedaf.engine.allocation import return_free_memory
 
 #: A function to be timed.
 Action = Callable[[], object]
@@ -116,10 +117,11 @@ class MemoryMeter:
 
 def _reset_peak() -> bool:
     """Return free memory to Linux, whose reuse it would not count, and reset the peak of this process."""
+    if not return_free_memory():
+        return False
     try:
-        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
-    except (AttributeError, OSError, TypeError):  # not Linux, or not glibc
+    except OSError:  # not Linux
         return False
     return True
 

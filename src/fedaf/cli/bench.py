@@ -63,10 +63,10 @@ def bench(
     console = Console(emoji=False)
     count = len(chosen.benchmarks)
     print_line(console, f"{count} benchmark{'s' * (count > 1)}, usually less than 20 seconds each")
-    console.print(_line(*_HEADER, *(_BEFORE if earlier else ())), markup=False, soft_wrap=True)
+    print_line(console, _line(*_HEADER, *(_BEFORE if earlier else ())))
     figures = []
     for benchmark, each in chosen.run():
-        console.print(_row(each, earlier), benchmark.what, markup=False, soft_wrap=True)
+        print_line(console, f"{_row(each, earlier)} {benchmark.what}")
         figures.append(each)
     print_line(console, _conditions(chosen, figures[0].device))
     others = {each["device"] for each in earlier.values()} - {figures[0].device}

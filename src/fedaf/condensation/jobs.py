@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -32,7 +33,7 @@ class Job:
     targets: Tensor | None = None
     rows: Sequence[Tensor] | None = None
 
-    @property
+    @cached_property
     def matched(self) -> Sequence[Tensor]:
         """The rows of the shard that the images of each class match."""
         return [self.shard.rows_of(label) for label in self.classes] if self.rows is None else self.rows

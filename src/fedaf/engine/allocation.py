@@ -5,7 +5,6 @@ again, and the system clears it page by page. On a CPU this takes a fifth to a t
 """
 
 import ctypes
-from contextlib import suppress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # parameters of mallopt(3)
 _NEVER = -1
@@ -22,7 +21,12 @@ def return_freed_memory() -> None:
     """Return large blocks to the system when they are freed, as glibc does in a program that has freed some."""
     values = {_MMAP_MAX: _DEFAULT_MMAPS, _MMAP_THRESHOLD: _LARGEST_THRESHOLD, _TRIM_THRESHOLD: 2 * _LARGEST_THRESHOLD}
     _set(values)
-    _call("malloc_trim", 0)  # what is free now
+    return_free_memory()
+
+
+def return_free_memory() -> bool:
+    """Return to the system what is free now. ``False`` means that this C library cannot."""
+    return _call("malloc_trim", 0)
 
 
 def _set(values: dict[int, int]) -> None:
@@ -30,6 +34,9 @@ def _set(values: dict[int, int]) -> None:
         _call("mallopt", parameter, value)
 
 
-def _call(function: str, *arguments: int) -> None:
-    with suppress(AttributeError, OSError, TypeError):  # another C library, or Windows
+def _call(function: str, *arguments: int) -> bool:
+    try:
         getattr(ctypes.CDLL(None), function)(*arguments)
+    except (AttributeError, OSError, TypeError):  # another C library, or Windows
+        return False
+    return True
