@@ -88,4 +88,5 @@ def test_fedaf_plus_has_the_options_of_fedaf_with_other_defaults():
         "server_steps",
         "server_average",
         "server_cutmix",
+        "server_weighting",
     }

@@ -61,6 +61,7 @@ def test_the_papers_weights_do_not_reach_fedaf_plus(dataset, image_lr, ipc, roun
     cifar100 = dataset == "cifar100"
     assert (method.init_mean_of, method.server_steps) == ((5, 10_000) if cifar100 else (10, 3000))
     assert (method.replay, method.server_average, method.server_cutmix) == (20, 0.17, 0.5)
+    assert method.server_weighting == 0.5
     assert config.training == paper(dataset).training
 
 

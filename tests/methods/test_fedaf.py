@@ -14,7 +14,9 @@ from fedaf.protocol import Key, ServerState
 from support.tiny import CLASSES, CONVNET, ENGINE, TASK
 
 IMAGES = torch.randint(0, 256, (CLASSES, 2, 1, 4, 4), dtype=torch.uint8, generator=Key(0).torch())
-RECORD = CondensedRecord(torch.arange(CLASSES), IMAGES, torch.full((CLASSES,), 2), seen=2)
+RECORD = CondensedRecord(
+    torch.arange(CLASSES), IMAGES, torch.ones(CLASSES, dtype=torch.int64), torch.full((CLASSES,), 2), seen=2
+)
 R = torch.softmax(torch.randn(CLASSES, CLASSES, generator=Key(1).torch()), 1)
 
 

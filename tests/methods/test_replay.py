@@ -31,17 +31,19 @@ def upload(*classes: int, round: int) -> tuple[Tensor, Tensor]:
 def record_of(*uploads: tuple[int, ...], window: int) -> CondensedRecord:
     """The record of a client that sent these classes in rounds 1, 2, and so on."""
     labels, images = upload(round=0)
-    record = CondensedRecord(labels, images, labels, seen=0)
+    record = CondensedRecord(labels, images, labels, labels, seen=0)
     for round, classes in enumerate(uploads, 1):
-        record = record.adding(*upload(*classes, round=round), round=round, window=window)
+        labels, images = upload(*classes, round=round)
+        record = record.adding(labels, images, 100 * labels + round, round=round, window=window)
     return record
 
 
 def content(record: CondensedRecord) -> list[tuple[int, int]]:
-    """The class and round of each row, after checking that its images are those."""
+    """The class and round of each row, after checking that its images and samples are those."""
     rows = list(zip(record.classes.tolist(), record.rounds.tolist(), strict=True))
-    for (label, round), images in zip(rows, record.images, strict=True):
+    for (label, round), images, samples in zip(rows, record.images, record.samples.tolist(), strict=True):
         assert images.eq(10 * label + round).all()
+        assert samples == 100 * label + round
         assert images.shape == (IPC, 1, 2, 2)
     return rows
 
@@ -114,7 +116,7 @@ def test_a_checkpoint_has_these_images_once():
     rows = sum(len(record.classes) for record in memory.condensed.values())
     images = sum(record.images.numel() for record in memory.condensed.values())
     scalars = 8 * len(memory.condensed) + sum(t.numel() * t.element_size() for t in memory.audits.values())
-    assert sizes[1] == sizes[2] == sizes[3] == images + 2 * 8 * rows + scalars
+    assert sizes[1] == sizes[2] == sizes[3] == images + 3 * 8 * rows + scalars
     assert sizes[0] < 0.6 * sizes[1]
 
 
@@ -274,6 +276,7 @@ PARTS = {
     "server_steps": 8,
     "server_average": 0.3,
     "server_cutmix": 0.5,
+    "server_weighting": 0.5,
 }
 OFF = {
     "resampling": "blend",
@@ -288,6 +291,7 @@ OFF = {
     "server_steps": 0,
     "server_average": 0.0,
     "server_cutmix": 0.0,
+    "server_weighting": 0.0,
 }
 
 
@@ -302,7 +306,7 @@ def played(method: str, options: dict, rounds: int = 2) -> Rounds:
 def test_other_condensing_methods_have_every_part_too(method):
     known = type(small_experiment(method).method).Options.model_fields
     options = {name: value for name, value in PARTS.items() if name in known}
-    assert len(options) == (12 if method == "fedaf" else 10)
+    assert len(options) == (13 if method == "fedaf" else 11)
     rounds = played(method, {**SMALL_FEDAF, **options}, rounds=3)
     losses = rounds.server.log["losses"]
     assert {"dm", "spread", "distribution", "ce"} <= losses.keys()

@@ -47,7 +47,7 @@ def honest_knowledge(draw) -> Payload:
 
 
 @st.composite
-def honest_condense(draw, losses: tuple[str, ...] = LOSSES) -> Payload:
+def honest_condense(draw, losses: tuple[str, ...] = LOSSES, *, samples: bool = False) -> Payload:
     values = {
         **{name: draw(st.floats(0, 1e30)) for name in losses},
         **{name: draw(st.floats(0, 58)) for name in DECIBELS},
@@ -56,7 +56,8 @@ def honest_condense(draw, losses: tuple[str, ...] = LOSSES) -> Payload:
         **{name: draw(st.integers(0, 2**32)) for name in COUNTS},
     }
     images = torch.full((2, IPC, 1, 4, 4), draw(st.integers(0, 255)), dtype=torch.uint8)
-    return Payload({"classes": OWNED.clone(), "images": images}, values)
+    counts = {"samples": torch.tensor(draw(st.tuples(*[st.integers(1, 2**40)] * 2)))} if samples else {}
+    return Payload({"classes": OWNED.clone(), "images": images, **counts}, values)
 
 
 @st.composite
@@ -157,7 +158,7 @@ def accepted(schema: Schema, payload: Payload) -> bool:
 PHASES = {
     "fedaf knowledge": honest_knowledge(),
     "fedaf condense": honest_condense(),
-    "fedaf-plus condense": honest_condense(PLUS_LOSSES),
+    "fedaf-plus condense": honest_condense(PLUS_LOSSES, samples=True),
     **{phase: honest_model(phase) for phase in REPLIES if phase.split()[1] in ("fit", "evaluate", "count")},
 }
 of_every_phase = pytest.mark.parametrize("phase", PHASES)

@@ -93,7 +93,7 @@ def test_what_cannot_be_told_apart_or_stored_is_an_error():
 
 def test_the_memory_of_condensing_methods_survives_its_tensors():
     images = torch.arange(3 * 2 * 16, dtype=torch.uint8).view(3, 2, 1, 4, 4)
-    record = CondensedRecord(torch.tensor([1, 4, 1]), images, torch.tensor([2, 2, 5]), seen=6)
+    record = CondensedRecord(torch.tensor([1, 4, 1]), images, torch.tensor([8, 4, 8]), torch.tensor([2, 2, 5]), seen=6)
     memory = CondensedMemory({"client-3": record}, {"client-3": torch.ones(4), "client-7": torch.zeros(4)})
     again = from_tensors(CondensedMemory, to_tensors(memory))
     found = again.condensed["client-3"]

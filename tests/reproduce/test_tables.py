@@ -101,6 +101,7 @@ def test_each_part_of_fedaf_plus_is_taken_away_alone():
         "lgkm": {"lgkm": False},
         "average": {"server_average": 0.0},
         "cutmix": {"server_cutmix": 0.0},
+        "weighting": {"server_weighting": 0.0},
         "photographs": {"init": "real", "allow_real_init": True, "local_steps": 0},
     }
     assert {(cell.seed, config_of(cell).run.rounds) for cell in held_out_of_plus()} == {(100, 8), (101, 8)}
@@ -115,6 +116,7 @@ def test_feddm_with_the_server_of_fedaf_plus_has_its_values():
         "server_steps",
         "server_average",
         "server_cutmix",
+        "server_weighting",
         "server_lr",
         "server_batch",
     )

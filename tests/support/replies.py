@@ -104,7 +104,16 @@ def good_condense(payload: Payload) -> bool:
 
 def good_condense_plus(payload: Payload) -> bool:
     classes = payload.tensors.get("classes")
-    return good_images(payload, PLUS_LOSSES) and classes is not None and set(classes.tolist()) <= set(OWNED.tolist())
+    samples, rest = payload.tensors.get("samples"), {n: t for n, t in payload.tensors.items() if n != "samples"}
+    return (
+        good_images(Payload(rest, payload.scalars), PLUS_LOSSES)
+        and classes is not None
+        and set(classes.tolist()) <= set(OWNED.tolist())
+        and samples is not None
+        and samples.dtype == torch.int64
+        and samples.shape == classes.shape
+        and all(1 <= count <= 2**40 for count in samples.tolist())
+    )
 
 
 def good_condense_alone(payload: Payload) -> bool:
@@ -175,6 +184,7 @@ def knowledge_of(*owned: int) -> Payload:
 MEASURES = {**dict.fromkeys((*LOSSES, *DECIBELS, *SHARES, RATIO), 0.5), **dict.fromkeys(COUNTS, 4)}
 PLUS_MEASURES = {**MEASURES, "loss_spread": 0.5, "loss_distribution": 0.5}
 MEASURES_ALONE = {name: value for name, value in MEASURES.items() if name not in LOSSES[1:]}
+SAMPLES = torch.tensor([64, 512])
 IMAGES = torch.arange(2 * IPC * 16, dtype=torch.uint8).reshape(2, IPC, *TASK.image_shape)
 
 
@@ -214,7 +224,10 @@ REPLIES = {
         FEDAF_PLUS.phases[1],
         CONDENSE_ASK,
         good_condense_plus,
-        tuple(Payload({"classes": OWNED[:owned], "images": IMAGES[:owned]}, PLUS_MEASURES) for owned in (0, 1, 2)),
+        tuple(
+            Payload({"classes": OWNED[:n], "images": IMAGES[:n], "samples": SAMPLES[:n]}, PLUS_MEASURES)
+            for n in (0, 1, 2)
+        ),
         FEDAF_SERVER,
     ),
     "feddm condense": Replies(

@@ -76,6 +76,13 @@ class CondensationOptions(Options):
         "average), and estimate BatchNorm statistics for the average; 0: keep the last weights",
     )
     server_cutmix: float = Field(0.0, ge=0, le=1, description="share of the server's images that CutMix changes")
+    server_weighting: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="draw the images of a client's class in proportion to this power of its number of samples, which "
+        "the client then sends, rounded to a power of two; 0: draw all images alike, and send no number",
+    )
     max_staleness: int = Field(5, ge=0, description="rounds in which an absent client's last images are still used")
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ It covers which client condenses which classes, the exchange of condensed images
 them. A method adds the networks of the condensation steps and the terms of the image loss.
 """
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +33,11 @@ from fedaf.protocol.payload import Payload, Tensors
 from fedaf.protocol.policy import images_per_sample, rounded_up
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
+from fedaf.training.order import epoch_order
 
 _GRADIENT_RATIO = "gradient_ratio"
 _STATISTICS_BATCHES = 100
+_LARGEST_CLAIM = 64  # times the median: limits how much of the server's training one client can claim
 #: What a client reports of its own count: images sent over all runs, and the most of a class per sample of that class,
 #: rounded up.
 _DISCLOSED = {"disclosed_images": Number(int, 0, 1 << 32), "disclosed_per_sample_at_most": Number(float, 0)}
@@ -47,29 +50,39 @@ class CondensedRecord:
     Args:
         classes: The class of each row, int64 [n].
         images: uint8 [n, ipc, C, H, W].
+        samples: The client's number of samples of each row's class, rounded to a power of two, int64 [n]; 1 where the
+            method does not use it.
         rounds: The round of each row, int64 [n].
         seen: The last round in which the client replied.
     """
 
     classes: Tensor
     images: Tensor
+    samples: Tensor
     rounds: Tensor
     seen: int
 
-    def adding(self, classes: Tensor, images: Tensor, *, round: int, window: int) -> "CondensedRecord":
+    def adding(self, classes: Tensor, images: Tensor, samples: Tensor, *, round: int, window: int) -> "CondensedRecord":
         """Return the record after another reply, with the last ``window`` uploads of each class."""
+        rounds = torch.cat([self.rounds, torch.full_like(classes, round)])
         classes, images = torch.cat([self.classes, classes]), torch.cat([self.images, images])
-        rounds = torch.cat([self.rounds, torch.full((len(classes) - len(self.rounds),), round)])
+        samples = torch.cat([self.samples, samples])
         same = classes.unsqueeze(0) == classes.unsqueeze(1)
         kept = same.triu(1).sum(1) < window  # how many later uploads of its class each row has
-        return CondensedRecord(classes[kept], images[kept], rounds[kept], round)
+        return CondensedRecord(classes[kept], images[kept], samples[kept], rounds[kept], round)
 
     @property
     def latest(self) -> "CondensedRecord":
         """The latest upload of each class, in ascending order of classes."""
         rows = {int(label): row for row, label in enumerate(self.classes)}
         newest = torch.tensor([rows[label] for label in sorted(rows)], dtype=torch.int64)
-        return CondensedRecord(self.classes[newest], self.images[newest], self.rounds[newest], self.seen)
+        return replace(
+            self,
+            classes=self.classes[newest],
+            images=self.images[newest],
+            samples=self.samples[newest],
+            rounds=self.rounds[newest],
+        )
 
 
 @dataclass(frozen=True)
@@ -138,11 +151,14 @@ class CondensePhase(Phase):
 
     def schema(self, ask: Payload) -> Schema:
         task, asked = self.method.task, self.classes_asked(ask)
+        tensors = {
+            "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, among=asked),
+            "images": Field(torch.uint8, ("owned", self.method.options.ipc, *task.image_shape)),
+        }
+        if self.method.options.server_weighting:
+            tensors["samples"] = Field(torch.int64, ("owned",), low=1, high=1 << 40)
         return Schema(
-            {
-                "classes": Field(torch.int64, ("owned",), low=0, high=task.num_classes - 1, among=asked),
-                "images": Field(torch.uint8, ("owned", self.method.options.ipc, *task.image_shape)),
-            },
+            tensors,
             {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS, **_DISCLOSED},
             lengths={"owned": (0, task.num_classes if asked is None else len(asked))},
             checks=(ascending_classes,),
@@ -225,7 +241,11 @@ class CondensePhase(Phase):
         disclosed = Counter(client.sent) + Counter(images)
         scalars["disclosed_images"] = disclosed.total()
         scalars["disclosed_per_sample_at_most"] = rounded_up(images_per_sample(disclosed, client.shard.counts))
-        return Outcome(Payload({"classes": classes, "images": shared}, scalars), state=state, images=images)
+        tensors = {"classes": classes, "images": shared}
+        if self.method.options.server_weighting:
+            samples = [nearest_power_of_two(client.shard.counts[label]) for label in job.classes]
+            tensors["samples"] = torch.tensor(samples, dtype=torch.int64)
+        return Outcome(Payload(tensors, scalars), state=state, images=images)
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Add the images of the clients that replied, and drop those of clients absent for ``max_staleness`` rounds."""
@@ -234,8 +254,10 @@ class CondensePhase(Phase):
         condensed = {name: record for name, record in memory.condensed.items() if record.seen >= oldest}
         for name, reply in replies.items():
             classes, images = reply.tensors["classes"], reply.tensors["images"]
-            before = condensed.get(name, CondensedRecord(classes[:0], images[:0], classes[:0], server.round))
-            condensed[name] = before.adding(classes, images, round=server.round, window=options.replay)
+            samples = reply.tensors.get("samples", torch.ones_like(classes))
+            none = classes[:0]
+            before = condensed.get(name, CondensedRecord(none, images[:0], none, none, server.round))
+            condensed[name] = before.adding(classes, images, samples, round=server.round, window=options.replay)
         measured: list[Mapping[str, Any]] = [r.scalars for r in replies.values() if len(r.tensors["classes"])]
         means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self._measurements}
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
@@ -290,6 +312,7 @@ class CondensingMethod(Method):
             limits = "max_images_per_sample, max_total_images_per_sample and max_images"
             advice = f"lower method.ipc, or raise these limits of the clients' policies: {limits}."
             raise FedafError(f"{what}; {advice}", code="FEDAF-CONDENSE-NO-IMAGES")
+        weights = self.condensed_weights(server)
         model = self.build_model(server.key)
         model.load_state_dict(server.model)
         losses = fit(
@@ -306,25 +329,36 @@ class CondensingMethod(Method):
             loss=self.server_loss(model.to(engine.device), server, engine),
             ema=options.ema(len(labels)),
             cutmix=options.server_cutmix,
+            weights=weights,
         )
         if options.server_average:
-            self._estimate_statistics(model, images, server.key.derive("statistics", server.round), engine)
+            key = server.key.derive("statistics", server.round)
+            self._estimate_statistics(model, images, epoch_order(len(labels), key.torch(), weights), engine)
         server = replace(server, model={name: t.cpu() for name, t in model.state_dict().items()})
         return server.with_log(losses={**server.log.get("losses", {}), **losses})
 
-    def _estimate_statistics(self, model: nn.Module, images: Tensor, key: Key, engine: Engine) -> None:
-        """Estimate the running statistics of averaged weights on the condensed images."""
-        order = torch.randperm(len(images), generator=key.torch()).split(self.options.server_batch)
-        full = [rows for rows in order if len(rows) == len(order[0])][:_STATISTICS_BATCHES]
+    def _estimate_statistics(self, model: nn.Module, images: Tensor, order: Tensor, engine: Engine) -> None:
+        """Estimate the running statistics of averaged weights on the condensed images, in this order."""
+        batches = order.split(self.options.server_batch)
+        full = [rows for rows in batches if len(rows) == len(batches[0])][:_STATISTICS_BATCHES]
         with engine.autocast():
-            batches = (normalise(images[rows].to(engine.device), self.task.mean, self.task.std) for rows in full)
-            estimate_statistics(model, batches)
+            inputs = (normalise(images[rows].to(engine.device), self.task.mean, self.task.std) for rows in full)
+            estimate_statistics(model, inputs)
 
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
         """Return S, the condensed images of all clients, and their labels."""
         records = [record for _, record in sorted(server.memory.condensed.items())]
         labels = [record.classes.repeat_interleave(self.options.ipc) for record in records]
         return torch.cat([record.images.flatten(0, 1) for record in records]), torch.cat(labels)
+
+    def condensed_weights(self, server: ServerState) -> Tensor | None:
+        """Return how often the server draws each image of S, relative to the others; ``None``: all alike."""
+        if not self.options.server_weighting:
+            return None
+        records = [record for _, record in sorted(server.memory.condensed.items())]
+        samples = torch.cat([record.samples for record in records]).double()
+        samples = samples.clamp(max=_LARGEST_CLAIM * samples.median())
+        return samples.pow(self.options.server_weighting).repeat_interleave(self.options.ipc)
 
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         latest = {client: record.latest for client, record in server.memory.condensed.items() if len(record.classes)}
@@ -350,6 +384,11 @@ class CondensingMethod(Method):
 def resample_key(server: ServerState) -> int:
     """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
+
+
+def nearest_power_of_two(count: int) -> int:
+    """Round a number of samples, at least 1. The exact number would help a server to recover samples (SECURITY.md)."""
+    return 1 << round(math.log2(count))
 
 
 def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:

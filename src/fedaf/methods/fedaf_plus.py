@@ -9,7 +9,8 @@ FedAF only in their values:
   standard deviations (``match_spread``) and their whole distribution (``match_distribution``) are matched. The learning
   rate of the images falls to 0 (``image_lr_decay``). The CDC loss has a weight that acts (``lambda_loc``).
 - Server: it trains on the images of earlier rounds too (``replay``), for a fixed number of steps (``server_steps``),
-  with CutMix (``server_cutmix``), and averages the weights over its last steps (``server_average``).
+  with CutMix (``server_cutmix``), and averages the weights over its last steps (``server_average``). It draws the
+  images of a client's class more often if the client has more samples of it (``server_weighting``).
 """
 
 from fedaf.common.options import with_defaults
@@ -29,6 +30,7 @@ from fedaf.methods.fedaf import FedAF, FedAFOptions
     server_steps=3000,
     server_average=0.17,
     server_cutmix=0.5,
+    server_weighting=0.5,
 )
 class FedAFPlusOptions(FedAFOptions):
     """Options of FedAF+: those of FedAF, with other defaults."""
@@ -40,4 +42,4 @@ class FedAFPlus(FedAF):
     Options = FedAFPlusOptions
     title = "FedAF+"
     family = "fedaf-plus"
-    version = 2
+    version = 3

@@ -26,7 +26,7 @@ _FEWEST_CURVES = {"label-skew": 1, "feature-skew": 1, "ipc": 2}
 _EARLIER = {
     (method, 1): "before the BatchNorm statistics of the first model were estimated (round 1 was hardly useful)"
     for method in ("fedaf", "feddm")
-}
+} | {("fedaf-plus", 2): "before the server drew images of larger classes more often (server_weighting)"}
 
 
 class Report:

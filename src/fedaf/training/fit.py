@@ -17,6 +17,7 @@ from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
 from fedaf.protocol import Engine, Key, Task
 from fedaf.training.cutmix import DRAWS, cutmix
+from fedaf.training.order import epoch_order
 
 _DRAWN = 1 << 16  # images whose order and augmentation are drawn at once
 
@@ -60,6 +61,7 @@ class TrainingOptions(TypedDict):
         ema: Decay of an exponential moving average of the weights, which replaces them at the end; ``None``: the last
             weights stay.
         cutmix: The share of images that CutMix changes.
+        weights: How often each image is drawn, relative to the others: float64 [N]; ``None``: once per epoch.
     """
 
     task: Task
@@ -72,6 +74,7 @@ class TrainingOptions(TypedDict):
     clip: NotRequired[float | None]
     ema: NotRequired[float | None]
     cutmix: NotRequired[float]
+    weights: NotRequired[Tensor | None]
 
 
 def fit(
@@ -113,7 +116,7 @@ class Training:
         device, count = engine.device, len(labels)
         model.to(device).train()
         self._engine, self._task, self._clip = engine, task, options.get("clip")
-        self._cutmix, ema = options.get("cutmix", 0.0), options.get("ema")
+        self._cutmix, self._weights, ema = options.get("cutmix", 0.0), options.get("weights"), options.get("ema")
         self._loss = options.get("loss") or cross_entropy(model)
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -138,7 +141,7 @@ class Training:
         self._steps = [steps[size] for size in sizes]
 
     def epoch(self) -> None:
-        """Train on every image once, in a new order."""
+        """Train on every image once, or as often as its weight says, in a new order."""
         if not self._steps:  # without a batch there is no order to draw
             return
         if not self._epochs_left:
@@ -155,8 +158,8 @@ class Training:
 
     def _draw_epochs(self) -> None:
         """Draw the order, the augmentation and the mixing of the next epochs."""
-        orders = [torch.randperm(self._count, generator=self._order_draws)[: self._kept] for _ in range(self._epochs)]
-        self._order.copy_(torch.cat(orders))
+        orders = [epoch_order(self._count, self._order_draws, self._weights) for _ in range(self._epochs)]
+        self._order.copy_(torch.cat([order[: self._kept] for order in orders]))
         draws = self._draws.uniform_(generator=self._augment_draws)
         self._variations.copy_(augmentation_parameters(self._task.augment, draws))
         self._mixes.uniform_(generator=self._mix_draws)
