@@ -1,12 +1,14 @@
 """Random keys: a draw depends on its name alone."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedaf.protocol import Key
+from fedaf.protocol import Draws, Key, generators_held, generators_released
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 
@@ -103,3 +105,69 @@ def test_a_seeded_block_that_raises_restores_the_global_generator_too():
     with pytest.raises(ValueError, match="inside"), Key(1).seeded():
         raise ValueError("inside")
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_blocks_of_draws_continue_each_other_and_restore_the_global_generator():
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    draws, others = Draws(Key(1)), Draws(Key(2))
+    parts = []
+    for _ in range(2):
+        with draws.block("step"):
+            parts.append(torch.rand(4))
+        with others.block("step"):
+            torch.rand(7)
+    assert torch.equal(torch.rand(4), expected)
+    with Key(1).seeded():
+        assert torch.equal(torch.cat(parts), torch.cat([torch.rand(4), torch.rand(4)]))
+
+
+def test_a_block_that_raises_restores_the_global_generator_too():
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    with pytest.raises(RuntimeError, match="ambiguous"), Draws(Key(1)).block("step"):
+        bool(torch.rand(2) > 2)
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_other_threads_wait_only_for_work_that_draws(drawn):
+    draws = Draws(Key(1))
+    with draws.block("step"):
+        torch.rand(drawn)
+    entered = threading.Event()
+
+    def other():
+        with Key(2).seeded():
+            entered.set()
+
+    thread = threading.Thread(target=other)
+    with draws.block("step"):
+        thread.start()
+        assert entered.wait(0.2 if drawn else 60) == (not drawn)
+    thread.join(60)
+    assert entered.is_set()
+
+
+def test_a_thread_that_releases_the_generators_has_them_again_afterwards():
+    entered = threading.Event()
+
+    def other():
+        with generators_held():
+            entered.set()
+
+    with generators_held(), generators_held():
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert not entered.wait(0.1)
+        with generators_released():
+            assert entered.wait(60)
+        thread.join(60)
+        waiting = threading.Thread(target=other)
+        entered.clear()
+        waiting.start()
+        assert not entered.wait(0.1)
+    waiting.join(60)
+    assert entered.is_set()

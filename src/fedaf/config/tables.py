@@ -24,6 +24,9 @@ class RunTable(Options):
         "auto", description="numeric precision; auto is bf16 with cuda-graphs, tf32 with eager on CUDA, fp32 elsewhere"
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; unset: PyTorch's default")
+    clients_at_once: int | None = Field(
+        None, ge=1, le=1024, description="clients that a CPU computes at once; unset: one per thread, at most 4"
+    )
     memory_budget_mib: Annotated[int | None, Flag("Run", "memory_budget", "by device")] = Field(
         None, ge=1, description="memory budget of one step, in MiB; unset: by device"
     )

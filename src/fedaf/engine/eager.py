@@ -1,18 +1,23 @@
 """The eager engine: plain PyTorch, in chunks that fit a memory budget. Other engines are tested against it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 import torch
 
 from fedaf.engine.precision import Precision, cast, settings
+from fedaf.engine.side_by_side import side_by_side
 from fedaf.protocol import DeadlineExceeded
 
 _CPU_BUDGET = 128 << 20  # bytes; leaves room for everything else on a small machine
 _CUDA_SHARE = 0.5  # of the memory that is free
+_MOST_AT_ONCE = 4  # clients; each needs memory for its training steps
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def _silent(done: int, total: int) -> None:
@@ -29,6 +34,8 @@ class EagerEngine:
         precision: The precision of networks under ``autocast``.
         listener: Called with (done, total) after each step.
         deadline: Time (``time.monotonic``) after which ``tick`` raises ``DeadlineExceeded``.
+        clients_at_once: How many items ``each`` works on at the same time, on a CPU; ``None`` means one per thread, up
+            to a limit.
     """
 
     name: ClassVar[str] = "eager"
@@ -41,6 +48,7 @@ class EagerEngine:
     precision: Precision = "fp32"
     listener: Callable[[int, int], None] = _silent
     deadline: float | None = None
+    clients_at_once: int | None = None
 
     def chunks(self, count: int, item_bytes: int) -> Iterator[slice]:
         """Split ``count`` items into slices that fit the memory budget."""
@@ -73,6 +81,18 @@ class EagerEngine:
 
         return step_with_settings
 
+    def each(self, work: Callable[[Item, Self], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Yield ``work(item, engine)`` for each item, in order; on a CPU several at the same time."""
+        at_once = min(self._at_once(), len(items))
+        if at_once > 1:
+            return side_by_side(self, work, items, at_once)
+        return (work(item, self) for item in items)
+
+    def _at_once(self) -> int:
+        if self.device.type != "cpu":  # its stream, captured graphs and random generator serve one client at a time
+            return 1
+        return self.clients_at_once or min(torch.get_num_threads(), _MOST_AT_ONCE)
+
     def _settings(self) -> AbstractContextManager[None]:
         return settings(self.precision, benchmark=False) if self.device.type == "cuda" else nullcontext()
 
@@ -88,6 +108,10 @@ class EagerEngine:
     def watch(self, listener: Callable[[int, int], None]) -> Self:
         """Return this engine with another progress listener."""
         return replace(self, listener=listener)
+
+    def within(self, memory_budget: int) -> Self:
+        """Return this engine with another memory budget."""
+        return replace(self, memory_budget=memory_budget)
 
     def until(self, deadline: float | None) -> Self:
         """Return this engine with another deadline."""

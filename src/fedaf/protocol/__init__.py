@@ -16,7 +16,7 @@ from fedaf.protocol.contract import (
     Task,
     Workload,
 )
-from fedaf.protocol.keys import Key
+from fedaf.protocol.keys import Draws, Key, generators_held, generators_released
 from fedaf.protocol.messages import Delivery, Failed, Replied, Request, Silent
 from fedaf.protocol.payload import Payload, Tensors, pack, prefixed, select, to_cpu
 from fedaf.protocol.policy import Policy, images_per_sample, rounded_up
@@ -24,7 +24,8 @@ from fedaf.protocol.schema import Field, Number, Schema, like
 from fedaf.protocol.transport import Listener, Transport
 
 __all__ = ["Client", "Engine", "Key", "Method", "Options", "Outcome", "Phase", "ServerState", "Shard", "Task"]
-__all__ += ["Architecture", "Disclosure", "Exhibit", "Policy", "Workload", "images_per_sample", "rounded_up"]
+__all__ += ["Architecture", "Disclosure", "Draws", "Exhibit", "Policy", "Workload", "images_per_sample", "rounded_up"]
 __all__ += ["Field", "Number", "Payload", "Schema", "Tensors", "like", "pack", "prefixed", "select", "to_cpu"]
 __all__ += ["Delivery", "Failed", "Listener", "Replied", "Request", "Silent", "Transport"]
+__all__ += ["generators_held", "generators_released"]
 __all__ += ["BelowQuorum", "DeadlineExceeded", "FedafError", "Refused", "UserError"]

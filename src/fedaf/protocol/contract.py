@@ -62,7 +62,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,9 @@ from fedaf.errors import Refused
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
 from fedaf.protocol.schema import Schema
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,9 @@ class Engine(Protocol):
         A step must read and write tensors in place, and its control flow must not depend on their values.
         """
 
+    def each(self, work: Callable[[Item, Self], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Yield ``work(item, engine)`` for each item, in order, perhaps several at the same time in threads."""
+
 
 class Phase(ABC):
     """One exchange between the server and its clients. ``work_one`` defines what a client does."""
@@ -269,13 +275,16 @@ class Phase(ABC):
         """
 
     def work(self, asks: Sequence[Payload], clients: Sequence[Client], engine: Engine) -> Iterator[Outcome]:
-        """Do the work of several clients on one device, in order.
+        """Do the work of several clients on one device; outcomes are in the order of the clients.
 
-        Override this method if clients can share one computation. The outcomes must equal those of ``work_one``. If it
-        raises, the clients are retried one by one.
+        The engine decides how many clients it works for at the same time. Override this method if clients can share one
+        computation. The outcomes must equal those of ``work_one``. If it raises, the clients are retried one by one.
         """
-        for ask, client in zip(asks, clients, strict=True):
-            yield self.work_one(ask, client, engine)
+
+        def work_one(asked: tuple[Payload, Client], engine: Engine) -> Outcome:
+            return self.work_one(*asked, engine)
+
+        return engine.each(work_one, list(zip(asks, clients, strict=True)))
 
     @abstractmethod
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:

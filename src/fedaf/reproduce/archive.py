@@ -24,7 +24,8 @@ COUNTS = "counts.json"
 
 # Settings that have no effect on the numbers of a run. Engine and precision do: they are part of its conditions.
 _NO_EFFECT = {
-    *("run.device", "run.engine", "run.precision", "run.threads", "run.memory_budget_mib", "run.keep_checkpoints"),
+    *("run.device", "run.engine", "run.precision", "run.threads", "run.clients_at_once", "run.memory_budget_mib"),
+    "run.keep_checkpoints",
     *("data.dir", "data.max_unreadable", "partition.max_redraws"),
 }
 

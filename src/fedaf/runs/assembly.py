@@ -34,7 +34,8 @@ def engine_for(config: Config, *, device: str | None = None, short_lived: bool =
     if device is not None and where.type != "cuda":
         name, precision = "eager", "fp32"
     budget = table.memory_budget_mib << 20 if table.memory_budget_mib else None
-    return make_engine(name, where, precision=precision, memory_budget=budget)
+    engine = make_engine(name, where, precision=precision, memory_budget=budget)
+    return replace(engine, clients_at_once=table.clients_at_once)
 
 
 def data_for(

@@ -1,7 +1,7 @@
 """The one training routine: local epochs of clients and training on the server, with any loss."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import NotRequired, TypedDict, Unpack
@@ -15,11 +15,11 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from fedaf.common.batches import batch_sizes
 from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
-from fedaf.protocol import Engine, Key, Task
+from fedaf.protocol import Draws, Engine, Key, Task, generators_released
 from fedaf.training.cutmix import DRAWS, cutmix
 from fedaf.training.order import epoch_order
 
-_DRAWN = 1 << 16  # images whose order and augmentation are drawn at once
+_DRAWN = {"cuda": 1 << 16}  # images whose order and augmentation are drawn at once; elsewhere those of one epoch
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def fit(
         The mean of each loss term over the last epoch, without weights.
     """
     training, engine = Training(model, images, labels, **options), options["engine"]
-    with closing(training), options["key"].derive("forward").seeded(engine.device):  # dropout and the like
+    seeded = nullcontext() if engine.device.type == "cpu" else options["key"].derive("forward").seeded(engine.device)
+    with closing(training), seeded:  # for dropout and the like; on a CPU, each step draws from the same key itself
         for epoch in range(epochs):
             training.epoch()
             engine.tick(epoch + 1, epochs)
@@ -126,9 +127,10 @@ class Training:
         self._update_averages = None if ema is None else get_ema_multi_avg_fn(ema)
         self._order_draws, self._augment_draws = key.derive("order").torch(), key.derive("augment").torch(device)
         self._mix_draws = key.derive("cutmix").torch(device)
+        self._forward_draws = Draws(key.derive("forward")) if device.type == "cpu" else None
         sizes = batch_sizes(count, batch_size)
         self._count, self._kept = count, sum(sizes)
-        self._epochs, self._epochs_left = max(1, _DRAWN // max(1, count)), 0
+        self._epochs, self._epochs_left = max(1, _DRAWN.get(device.type, 0) // max(1, count)), 0
         drawn = self._epochs * self._kept
         self._order = torch.zeros(drawn, dtype=torch.int64, device=device)
         self._draws = torch.zeros(drawn, draws_of(task.augment), device=device)
@@ -149,8 +151,9 @@ class Training:
         self._epochs_left -= 1
         for total in self._totals.values():
             total.zero_()
-        for step in self._steps:
-            step()
+        with nullcontext() if self._forward_draws is None else generators_released():
+            for step in self._steps:
+                step()
 
     def close(self) -> None:
         """Release captured graphs and their memory; steps and training refer to each other."""
@@ -185,7 +188,8 @@ class Training:
         if self._cutmix:
             targets = F.one_hot(labels, task.num_classes).float()
             batch, labels = cutmix(batch, targets, self._mixes[positions], self._cutmix)
-        with self._engine.autocast():
+        draws = nullcontext() if self._forward_draws is None else self._forward_draws.block(size)
+        with self._engine.autocast(), draws:
             terms = self._loss(batch, labels)
         gradients = torch.autograd.grad(weighted_sum(terms), self._parameters, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
