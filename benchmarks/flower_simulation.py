@@ -4,8 +4,9 @@ Both train the same ConvNet on the same split of the digits (10 clients, Dirichl
 the same batches, epochs and learning rate. The script checks that every client had the same number of samples and made
 the same number of steps, and that the accuracies agree.
 
-Flower's side is ``flower_app.py``: a ClientApp, a ServerApp and the strategy FedAvg. It runs twice: with one CPU per
-client, so that Flower trains one client per core at a time, and with two, which is Flower's default.
+Flower's side is ``flower_app.py``: a ClientApp, a ServerApp and the strategy FedAvg. It runs three times: as in
+Flower's documentation, with a DataLoader and two CPUs per client (the default); without a DataLoader; and without a
+DataLoader and with one CPU per client, so that Flower trains one client per core at a time.
 
 Install Flower's simulation engine next to fedaf, and run the script on an idle machine:
 
@@ -39,8 +40,9 @@ ROUNDS = 6
 #: What runs each side, in a new process.
 SIDES = {
     "fedaf": f"from flower_simulation import simulate; rounds = simulate(folder, {ROUNDS})",
-    "Flower, 1 CPU": "from flower_app import simulate; rounds = simulate(folder, 1)",
+    "Flower, DataLoader": "from flower_app import simulate; rounds = simulate(folder, 2, loader=True)",
     "Flower, 2 CPUs": "from flower_app import simulate; rounds = simulate(folder, 2)",
+    "Flower, 1 CPU": "from flower_app import simulate; rounds = simulate(folder, 1)",
 }
 TOLERANCE = 2.0  # per cent; the sides round differently, and the differences grow during training
 #: Nothing is reported to anyone, and Ray listens on the loopback interface only. The last variable does that on every
@@ -137,11 +139,11 @@ def report(runs: list[Run]) -> dict[str, Any]:
     figures = {side: figures_of(side, runs) for side in SIDES}
     ours = figures["fedaf"]
     ratios = {side: {name: value / ours[name] for name, value in of.items()} for side, of in figures.items()}
-    print(f"\n{'':16}{'seconds per round':>19}{'ratio':>7}{'start to end, s':>17}{'ratio':>7}  accuracy by round, %")
+    print(f"\n{'':20}{'seconds per round':>19}{'ratio':>7}{'start to end, s':>17}{'ratio':>7}  accuracy by round, %")
     for side, run in zip(SIDES, runs, strict=False):
         (each, whole), (each_ratio, whole_ratio) = figures[side].values(), ratios[side].values()
         curve = " ".join(f"{accuracy:.2f}" for accuracy in run["accuracy"])
-        print(f"{side:16}{each:19.2f}{each_ratio:7.2f}{whole:17.1f}{whole_ratio:7.2f}  {curve}")
+        print(f"{side:20}{each:19.2f}{each_ratio:7.2f}{whole:17.1f}{whole_ratio:7.2f}  {curve}")
     work = runs[0]["work"][0].values()
     samples, steps = (sum(numbers) for numbers in zip(*work, strict=True))
     print(f"On all sides, {len(work)} clients made {steps} steps on {samples} samples in a round.")

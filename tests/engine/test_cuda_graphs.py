@@ -3,6 +3,7 @@
 import copy
 import logging
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -301,6 +302,48 @@ def test_dropout_differs_from_step_to_step_and_repeats_with_the_key():
         seen.append(kept)
     assert len({round(float(loss), 5) for loss in seen[0]}) == 6
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+
+
+@pytest.mark.parametrize("model", [None, "support.zoo:dropout"])
+@pytest.mark.parametrize("method", AVERAGING)
+def test_clients_that_train_side_by_side_have_the_same_numbers_as_one_after_the_other(method, model):
+    settings = {"run.device": "cuda", "run.engine": "cuda-graphs", "run.precision": "fp32"}
+    alone, again, together = (
+        fedaf.run(
+            dataset="digits",
+            method=method,
+            model=model,
+            clients=5,
+            alpha=1.0,
+            rounds=2,
+            settings={**settings, "run.clients_at_once": at_once},
+        ).model.state_dict()
+        for at_once in (1, 1, 4)
+    )
+    for name in alone:
+        if torch.equal(alone[name], again[name]):
+            assert torch.equal(alone[name], together[name]), name
+        else:  # the GPU's own kernels do not repeat to the last bit
+            torch.testing.assert_close(together[name], alone[name], rtol=1e-3, atol=1e-4)
+
+
+def test_clients_side_by_side_replay_captured_steps_on_streams_of_their_own():
+    chosen, data = engine("cuda-graphs", "fp32"), shard_of([0, 1], seed=3)
+    streams = []
+
+    def work(number: int, given: EagerEngine) -> float:
+        streams.append(torch.cuda.current_stream().cuda_stream)
+        options = {"task": TASK, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "key": Key(number), "engine": given}
+        return fit(model_of(), data.images, data.labels, epochs=5, **options)["ce"]
+
+    together = list(replace(chosen, clients_at_once=3).each(work, range(6)))
+    assert len(set(streams)) == 3
+    assert torch.cuda.default_stream().cuda_stream not in streams
+    lanes = chosen.capturer.idle_lanes
+    assert len(lanes) == 3
+    assert all(lane.works and lane._first is not None for lane in lanes)
+    alone = list(replace(chosen, clients_at_once=1).each(work, range(6)))
+    assert together == pytest.approx(alone, rel=1e-4)
 
 
 class Impatient(nn.Module):

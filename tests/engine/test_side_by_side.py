@@ -125,6 +125,26 @@ def test_the_deadline_holds_in_every_thread():
         list(ENGINE.until(time.monotonic() + 0.05).each(work, range(3)))
 
 
+def test_work_whose_memory_does_not_fit_the_budget_runs_with_fewer_at_a_time():
+    for item_bytes, budget in ((0, 500), (400, 500), (501, 1000), (2000, 1000)):
+        assert list(ENGINE.each(lambda _, engine: engine.budget, range(2), item_bytes)) == [budget] * 2
+
+
+def test_an_abandoned_iteration_ends_its_threads():
+    def work(item, engine):
+        for step in range(10_000):
+            engine.tick(step, 10_000)
+            with generators_released():
+                time.sleep(0.001 * (item > 0))
+            if item == 0:
+                return
+
+    results = ENGINE.each(work, range(3))
+    next(results)
+    results.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("fedaf-work")]
+
+
 @pytest.mark.parametrize("model", [None, "support.zoo:dropout"])
 @pytest.mark.parametrize("method", AVERAGING)
 def test_a_run_has_the_same_numbers_as_with_one_client_at_a_time(method, model):

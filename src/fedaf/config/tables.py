@@ -25,7 +25,11 @@ class RunTable(Options):
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; unset: PyTorch's default")
     clients_at_once: int | None = Field(
-        None, ge=1, le=1024, description="clients that a CPU computes at once; unset: one per thread, at most 4"
+        None,
+        ge=1,
+        le=1024,
+        description="clients that train at the same time, if their memory fits the budget; unset: one per CPU thread "
+        "and at most 4, or 1 on a GPU",
     )
     memory_budget_mib: Annotated[int | None, Flag("Run", "memory_budget", "by device")] = Field(
         None, ge=1, description="memory budget of one step, in MiB; unset: by device"

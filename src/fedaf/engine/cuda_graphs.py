@@ -9,30 +9,48 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Any, Self, TypeVar
 
 import torch
 
 from fedaf.engine.eager import EagerEngine
 from fedaf.engine.precision import settings
 from fedaf.kernels import fused
+from fedaf.protocol import generators_released
 
 log = logging.getLogger(__name__)
 
 _SYNCHRONISED = "called a synchronizing CUDA operation"  # text of PyTorch's warning
 _MAX_AHEAD = 8  # ticks that Python may be ahead of the device: keeps it busy, and a deadline still stops it soon
+_TURN = 16  # steps that a client launches before another client can; at most two turns wait for the device
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class _Capturer:
-    """What the graphs of one engine share: a memory pool, a stream, and whether capture works at all."""
+    """What the graphs of one engine share: a memory pool, a stream, and whether capture works at all.
 
-    def __init__(self) -> None:
-        self.works = True
+    Graphs that share a memory pool must not be replayed at the same time.
+
+    Args:
+        disabled: Set when a step could not be captured; from then on, none is.
+    """
+
+    def __init__(self, disabled: Event | None = None) -> None:
+        self.disabled = disabled or Event()
+        self.idle_lanes: list[_Lane] = []
         self._pool: Any = None
         self._first: torch.cuda.CUDAGraph | None = None  # kept alive: the pool is freed with its last graph
         self._stream: torch.cuda.Stream | None = None
         self._events: deque[torch.cuda.Event] = deque()
+
+    @property
+    def works(self) -> bool:
+        """Whether steps are captured."""
+        return not self.disabled.is_set()
 
     def detect_synchronisation(self, step: Callable[[], None]) -> None:
         """Run a step, and disable capture if Python waits for the device in it.
@@ -51,7 +69,7 @@ class _Capturer:
             self._disable("it synchronises with the device (.item(), float(tensor), .cpu() or similar)")
 
     def _disable(self, reason: str) -> None:
-        self.works = False
+        self.disabled.set()
         log.warning("this work cannot be captured as a CUDA graph and runs as plain PyTorch: %s", reason[:200])
 
     def capture(self, step: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
@@ -60,7 +78,7 @@ class _Capturer:
             self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(device)
-        torch.cuda.synchronize(device)
+        current.synchronize()
         self._stream.wait_stream(current)
         collects = gc.isenabled()
         gc.disable()  # freeing device memory must not become part of the graph
@@ -86,6 +104,9 @@ class _Capturer:
         self._first = self._first or graph
         return graph
 
+    def launched(self) -> None:
+        """Called after a captured step was launched."""
+
     def limit_lead(self, device: torch.device) -> None:
         """Wait until the device is at most ``_MAX_AHEAD`` calls of this method behind."""
         event = torch.cuda.Event()
@@ -95,10 +116,83 @@ class _Capturer:
             self._events.popleft().synchronize()
 
 
+class _Lane(_Capturer):
+    """Work beside other work on the same device: a stream, graphs and random generators of its own.
+
+    Only one thread at a time runs Python code. A thread that waits for the device lets others run.
+    """
+
+    def __init__(self, device: torch.device, disabled: Event) -> None:
+        super().__init__(disabled)
+        self._device, self._launches = device, 0
+        self._lane_stream = torch.cuda.Stream(device)
+        # A graph keeps the generator state with which it was captured; two streams must not share one.
+        self._cuda_draws = torch.Generator(device)
+        self._cpu_draws = torch.get_rng_state()
+        self._others: tuple[torch.Generator, torch.Tensor] | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Compute on this lane within the block. At its end, everything is computed."""
+        self._lane_stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._take_generators()
+        try:
+            with torch.cuda.stream(self._lane_stream):
+                yield
+        finally:
+            try:
+                self._wait_for(self._lane_stream)
+            finally:
+                self._events.clear()
+                self._return_generators()
+
+    def launched(self) -> None:
+        self._launches += 1
+        if self._launches % _TURN == 0:
+            self._wait_for_earlier_turns()
+
+    def limit_lead(self, device: torch.device) -> None:
+        """Do nothing: ``launched`` limits the lead."""
+
+    def _wait_for_earlier_turns(self) -> None:
+        event = torch.cuda.Event(blocking=True)  # the thread sleeps
+        event.record(self._lane_stream)
+        self._events.append(event)
+        if len(self._events) > 1:
+            self._wait_for(self._events.popleft())
+
+    def _wait_for(self, work: torch.cuda.Event | torch.cuda.Stream) -> None:
+        """Wait for the device, and let other threads run meanwhile."""
+        self._return_generators()
+        try:
+            with generators_released():
+                work.synchronize()
+        finally:
+            self._take_generators()
+
+    def _take_generators(self) -> None:
+        default = _default_generator(self._device)
+        self._others = default.graphsafe_get_state(), torch.get_rng_state()
+        default.graphsafe_set_state(self._cuda_draws)
+        torch.set_rng_state(self._cpu_draws)
+
+    def _return_generators(self) -> None:
+        default = _default_generator(self._device)
+        assert self._others is not None
+        self._cuda_draws, self._cpu_draws = default.graphsafe_get_state(), torch.get_rng_state()
+        default.graphsafe_set_state(self._others[0])
+        torch.set_rng_state(self._others[1])
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found: torch.Generator = torch.cuda.default_generators[index]
+    return found
+
+
 def _replace_generator_state(device: torch.device) -> None:
     """Give the default generator a new state: after a failed capture, PyTorch treats the old one as captured."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    generator, fresh = torch.cuda.default_generators[index], torch.Generator(device)
+    generator, fresh = _default_generator(device), torch.Generator(device)
     fresh.manual_seed(generator.initial_seed())
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
@@ -123,6 +217,7 @@ class _CapturedStep:
             self._step()
         else:
             self._graph.replay()
+            self._capturer.launched()
 
 
 @dataclass(frozen=True)
@@ -142,6 +237,20 @@ class CudaGraphEngine(EagerEngine):
 
     def capture(self, step: Callable[[], None]) -> Callable[[], None]:
         return _CapturedStep(super().capture(step), self.capturer, self.device)
+
+    def _at_once(self) -> int:
+        return self.clients_at_once or 1
+
+    def _apart(self, work: Callable[[Item, Self], Result]) -> Callable[[Item, Self], Result]:
+        def on_a_lane(item: Item, engine: Self) -> Result:
+            idle = self.capturer.idle_lanes
+            lane = idle.pop() if idle else _Lane(self.device, self.capturer.disabled)
+            with lane.entered():
+                result = work(item, replace(engine, capturer=lane))
+            idle.append(lane)
+            return result
+
+        return on_a_lane
 
     def _settings(self) -> AbstractContextManager[None]:
         # Convolutions have few shapes, each used many times, so cuDNN may search for the fastest algorithm. In fp32 and

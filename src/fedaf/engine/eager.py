@@ -10,11 +10,11 @@ import torch
 
 from fedaf.engine.precision import Precision, cast, settings
 from fedaf.engine.side_by_side import side_by_side
-from fedaf.protocol import DeadlineExceeded
+from fedaf.protocol import DeadlineExceeded, generators_released
 
 _CPU_BUDGET = 128 << 20  # bytes; leaves room for everything else on a small machine
 _CUDA_SHARE = 0.5  # of the memory that is free
-_MOST_AT_ONCE = 4  # clients; each needs memory for its training steps
+_MOST_AT_ONCE = 4  # clients on a CPU; each needs memory for its training steps
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,8 +34,7 @@ class EagerEngine:
         precision: The precision of networks under ``autocast``.
         listener: Called with (done, total) after each step.
         deadline: Time (``time.monotonic``) after which ``tick`` raises ``DeadlineExceeded``.
-        clients_at_once: How many items ``each`` works on at the same time, on a CPU; ``None`` means one per thread, up
-            to a limit.
+        clients_at_once: How many items ``each`` works on at the same time at most; ``None`` chooses by device.
     """
 
     name: ClassVar[str] = "eager"
@@ -81,17 +80,30 @@ class EagerEngine:
 
         return step_with_settings
 
-    def each(self, work: Callable[[Item, Self], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Yield ``work(item, engine)`` for each item, in order; on a CPU several at the same time."""
+    def each(
+        self, work: Callable[[Item, Self], Result], items: Sequence[Item], item_bytes: int = 0
+    ) -> Iterator[Result]:
+        """Yield ``work(item, engine)`` for each item, in order; several at the same time if their memory fits."""
         at_once = min(self._at_once(), len(items))
+        if item_bytes and at_once > 1:
+            at_once = min(at_once, self.budget // item_bytes)
         if at_once > 1:
-            return side_by_side(self, work, items, at_once)
+            return side_by_side(self, self._apart(work), items, at_once)
         return (work(item, self) for item in items)
 
     def _at_once(self) -> int:
-        if self.device.type != "cpu":  # its stream, captured graphs and random generator serve one client at a time
+        """How many items to work on at the same time at most."""
+        if self.device.type != "cpu":
             return 1
         return self.clients_at_once or min(torch.get_num_threads(), _MOST_AT_ONCE)
+
+    def _apart(self, work: Callable[[Item, Self], Result]) -> Callable[[Item, Self], Result]:
+        """Return work that does not disturb other items at the same time."""
+        return work
+
+    def concurrently(self) -> AbstractContextManager[None]:
+        """Return a context in which other items of ``each`` may be computed, on a CPU."""
+        return generators_released() if self.device.type == "cpu" else nullcontext()
 
     def _settings(self) -> AbstractContextManager[None]:
         return settings(self.precision, benchmark=False) if self.device.type == "cuda" else nullcontext()

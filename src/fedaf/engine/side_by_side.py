@@ -1,10 +1,12 @@
 """Several pieces of work at the same time, each in a thread of its own.
 
 On a CPU, two small networks that train in one thread each are faster than one network in two threads: the operations of
-a step are too short to divide. PyTorch releases Python's interpreter lock while it computes.
+a step are too short to divide. PyTorch releases Python's interpreter lock while it computes. On a GPU, the steps of one
+small network leave most of the device idle.
 
 Most code may draw from PyTorch's global generators, as the constructors of layers do. So work holds these generators,
-and really runs at the same time only where it releases them: in training steps and predictions.
+and really runs at the same time only where it releases them: on a CPU in training steps and predictions, on a GPU while
+it waits for the device. The caller holds them while it uses a result.
 """
 
 import threading
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from fedaf.protocol import generators_held
+from fedaf.protocol import generators_held, generators_released
 
 if TYPE_CHECKING:
     from fedaf.engine.eager import EagerEngine
@@ -57,13 +59,16 @@ def side_by_side(
 
     each = max(1, threads // at_once)
     pool = ThreadPoolExecutor(at_once, "fedaf-work", initializer=torch.set_num_threads, initargs=(each,))
-    try:
-        for number, future in enumerate([pool.submit(run, *pair) for pair in enumerate(items)]):
-            result = future.result()
-            with lock:
-                steps.pop(number, None)
-            yield result
-    finally:
-        stopped.set()
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # the threads above set it for the whole process
+    with generators_held():
+        try:
+            for number, future in enumerate([pool.submit(run, *pair) for pair in enumerate(items)]):
+                with generators_released():
+                    result = future.result()
+                with lock:
+                    steps.pop(number, None)
+                yield result
+        finally:
+            stopped.set()
+            with generators_released():
+                pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)  # the threads above set it for the whole process

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from fedaf.common.options import Options
 from fedaf.errors import UserError
 from fedaf.models.backbone import find_classifier
+from fedaf.models.footprint import activation_bytes
 from fedaf.protocol import (
     Client,
     Disclosure,
     Engine,
+    Key,
     Method,
     Outcome,
     Payload,
@@ -81,6 +83,13 @@ class Fit(Phase):
     def schema(self, ask: Payload) -> Schema:
         losses = {f"loss_{name}": Number(float, -math.inf if name in self.signed else 0) for name in self.loss_names}
         return Schema(like(self.weights(ask)), {"samples": Number(int, 0, MOST_SAMPLES), **losses})
+
+    def client_bytes(self, clients: Sequence[Client]) -> int:
+        method = self.method
+        model = method.build_model(Key(0)).eval()
+        one, two = (activation_bytes(model, torch.zeros(count, *method.task.image_shape)) for count in (1, 2))
+        samples, batch = max(client.shard.images.nbytes for client in clients), int(method.options.batch_size)
+        return one + (batch - 1) * (two - one) + samples  # what does not grow with the batch counts once
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         method, options = self.method, self.method.options

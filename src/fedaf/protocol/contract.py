@@ -241,8 +241,22 @@ class Engine(Protocol):
         A step must read and write tensors in place, and its control flow must not depend on their values.
         """
 
-    def each(self, work: Callable[[Item, Self], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Yield ``work(item, engine)`` for each item, in order, perhaps several at the same time in threads."""
+    def each(
+        self, work: Callable[[Item, Self], Result], items: Sequence[Item], item_bytes: int = 0
+    ) -> Iterator[Result]:
+        """Yield ``work(item, engine)`` for each item, in order, perhaps several at the same time in threads.
+
+        Args:
+            work: What to do.
+            items: What to do it with.
+            item_bytes: The memory that one item needs on the device, or 0; the engine works on as many as fit.
+        """
+
+    def concurrently(self) -> AbstractContextManager[None]:
+        """Return a context in which other items of ``each`` may be computed too.
+
+        What runs in it draws nothing from PyTorch's global generators, except inside of a block of ``Draws``.
+        """
 
 
 class Phase(ABC):
@@ -284,7 +298,11 @@ class Phase(ABC):
         def work_one(asked: tuple[Payload, Client], engine: Engine) -> Outcome:
             return self.work_one(*asked, engine)
 
-        return engine.each(work_one, list(zip(asks, clients, strict=True)))
+        return engine.each(work_one, list(zip(asks, clients, strict=True)), self.client_bytes(clients))
+
+    def client_bytes(self, clients: Sequence[Client]) -> int:
+        """Return the device memory that the work of one of these clients needs at most, or 0 if it is little."""
+        return 0
 
     @abstractmethod
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:

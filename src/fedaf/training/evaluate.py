@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.models.footprint import pass_bytes
-from fedaf.protocol import Engine, Task, generators_released
+from fedaf.protocol import Engine, Task
 
 _BATCH = 1000  # images; the upper limit, even if more would fit the memory budget
 
@@ -23,7 +23,7 @@ def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Ten
     parts: list[Tensor] = []
     for part in images.split(max(1, min(_BATCH, fit))):
         part = part.contiguous()  # a memory-mapped file is channels-last, which may change a model's rounding
-        with engine.autocast(), generators_released():  # in eval mode a model draws nothing
+        with engine.autocast(), engine.concurrently():  # in eval mode, a model draws nothing
             parts.append(model(normalise(part.to(engine.device), task.mean, task.std)).float())
         engine.tick(min(len(parts) * len(parts[0]), len(images)), len(images))
     return torch.cat(parts)

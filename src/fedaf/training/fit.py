@@ -15,7 +15,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from fedaf.common.batches import batch_sizes
 from fedaf.data.augmentation import augment, augmentation_parameters, draws_of
 from fedaf.data.pixels import take
-from fedaf.protocol import Draws, Engine, Key, Task, generators_released
+from fedaf.protocol import Draws, Engine, Key, Task
 from fedaf.training.cutmix import DRAWS, cutmix
 from fedaf.training.order import epoch_order
 
@@ -151,7 +151,7 @@ class Training:
         self._epochs_left -= 1
         for total in self._totals.values():
             total.zero_()
-        with nullcontext() if self._forward_draws is None else generators_released():
+        with self._engine.concurrently():
             for step in self._steps:
                 step()
 
