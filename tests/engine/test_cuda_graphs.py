@@ -336,13 +336,13 @@ def test_clients_side_by_side_replay_captured_steps_on_streams_of_their_own():
         options = {"task": TASK, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "key": Key(number), "engine": given}
         return fit(model_of(), data.images, data.labels, epochs=5, **options)["ce"]
 
-    together = list(replace(chosen, clients_at_once=3).each(work, range(6)))
+    together = list(replace(chosen, clients_at_once=3).each(work, range(6), lambda: 0))
     assert len(set(streams)) == 3
     assert torch.cuda.default_stream().cuda_stream not in streams
     lanes = chosen.capturer.idle_lanes
     assert len(lanes) == 3
     assert all(lane.works and lane._first is not None for lane in lanes)
-    alone = list(replace(chosen, clients_at_once=1).each(work, range(6)))
+    alone = list(replace(chosen, clients_at_once=1).each(work, range(6), lambda: 0))
     assert together == pytest.approx(alone, rel=1e-4)
 
 

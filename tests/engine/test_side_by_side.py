@@ -15,6 +15,7 @@ from fedaf.protocol import generators_released
 from support.errors import raises
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+LITTLE = lambda: 0  # noqa: E731 (memory that an item needs)
 ENGINE = EagerEngine(CPU, memory_budget=1000, clients_at_once=2)
 AVERAGING = [name for name in METHODS if issubclass(METHODS.find(name), AveragingMethod)]
 RUN = {"dataset": "digits", "clients": 3, "alpha": 1.0, "rounds": 2, "preset": "quick", "device": "cpu"}
@@ -37,7 +38,7 @@ def test_results_come_in_order_and_two_items_run_at_the_same_time():
             time.sleep(0.1 * (item == 0))
         return item
 
-    assert list(ENGINE.each(work, range(4))) == [0, 1, 2, 3]
+    assert list(ENGINE.each(work, range(4), LITTLE)) == [0, 1, 2, 3]
 
 
 def test_work_that_may_draw_from_the_global_generator_runs_alone():
@@ -49,11 +50,11 @@ def test_work_that_may_draw_from_the_global_generator_runs_alone():
         assert at_work == [item]
         at_work.remove(item)
 
-    list(ENGINE.each(work, range(4)))
+    list(ENGINE.each(work, range(4), LITTLE))
 
 
 def test_threads_and_memory_are_divided(four_threads):
-    found = list(ENGINE.each(lambda _, engine: (torch.get_num_threads(), engine.budget), range(3)))
+    found = list(ENGINE.each(lambda _, engine: (torch.get_num_threads(), engine.budget), range(3), LITTLE))
     assert found == [(2, 500)] * 3
     assert torch.get_num_threads() == 4
 
@@ -68,12 +69,12 @@ def test_a_cpu_works_for_one_client_per_thread(given, items, at_once, four_threa
                 all_at_work.wait()
         return threading.get_ident()
 
-    assert len(set(engine.each(work, range(items)))) == at_once
+    assert len(set(engine.each(work, range(items), LITTLE))) == at_once
 
 
 @pytest.mark.parametrize("engine", [replace(ENGINE, clients_at_once=1), replace(ENGINE, device=CUDA)])
 def test_one_at_a_time_needs_no_other_thread(engine):
-    found = list(engine.each(lambda _, engine: (threading.get_ident(), engine.budget), range(3)))
+    found = list(engine.each(lambda _, engine: (threading.get_ident(), engine.budget), range(3), LITTLE))
     assert found == [(threading.get_ident(), 1000)] * 3
 
 
@@ -90,7 +91,7 @@ def test_progress_counts_the_steps_of_all_items_at_work():
                 first_ended.wait(60)
             engine.tick(2, 2)
 
-    list(ENGINE.watch(lambda *progress: seen.append(progress)).each(work, range(2)))
+    list(ENGINE.watch(lambda *progress: seen.append(progress)).each(work, range(2), LITTLE))
     assert seen[0] == (1, 2)
     assert seen[1] in [(3, 2), (2, 2)]  # the second if item 0 was already returned
 
@@ -109,7 +110,7 @@ def test_an_error_stops_the_others_and_is_raised():
 
     threads = torch.get_num_threads()
     with pytest.raises(ZeroDivisionError):
-        list(ENGINE.each(work, range(5)))
+        list(ENGINE.each(work, range(5), LITTLE))
     assert len(ticks) < 10_000
     assert torch.get_num_threads() == threads
     assert not [t for t in threading.enumerate() if t.name.startswith("fedaf-work")]
@@ -122,12 +123,12 @@ def test_the_deadline_holds_in_every_thread():
             time.sleep(0.001)
 
     with raises("FEDAF-DEADLINE"):
-        list(ENGINE.until(time.monotonic() + 0.05).each(work, range(3)))
+        list(ENGINE.until(time.monotonic() + 0.05).each(work, range(3), LITTLE))
 
 
 def test_work_whose_memory_does_not_fit_the_budget_runs_with_fewer_at_a_time():
     for item_bytes, budget in ((0, 500), (400, 500), (501, 1000), (2000, 1000)):
-        assert list(ENGINE.each(lambda _, engine: engine.budget, range(2), item_bytes)) == [budget] * 2
+        assert list(ENGINE.each(lambda _, engine: engine.budget, range(2), lambda n=item_bytes: n)) == [budget] * 2
 
 
 def test_an_abandoned_iteration_ends_its_threads():
@@ -139,7 +140,7 @@ def test_an_abandoned_iteration_ends_its_threads():
             if item == 0:
                 return
 
-    results = ENGINE.each(work, range(3))
+    results = ENGINE.each(work, range(3), LITTLE)
     next(results)
     results.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("fedaf-work")]

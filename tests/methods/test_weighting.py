@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from fedaf.methods.condensing import nearest_power_of_two
 from fedaf.protocol import Payload, ServerState
+from fedaf.protocol.policy import nearest_power_of_two
 from support.replies import FEDAF, FEDAF_PLUS, FEDAF_SERVER, IPC, OWNED, REPLIES
 from support.small import SMALL_CONDENSING, Rounds, small_experiment
 

@@ -81,12 +81,12 @@ class EagerEngine:
         return step_with_settings
 
     def each(
-        self, work: Callable[[Item, Self], Result], items: Sequence[Item], item_bytes: int = 0
+        self, work: Callable[[Item, Self], Result], items: Sequence[Item], item_bytes: Callable[[], int]
     ) -> Iterator[Result]:
         """Yield ``work(item, engine)`` for each item, in order; several at the same time if their memory fits."""
         at_once = min(self._at_once(), len(items))
-        if item_bytes and at_once > 1:
-            at_once = min(at_once, self.budget // item_bytes)
+        if at_once > 1:
+            at_once = min(at_once, self.budget // max(1, item_bytes()))
         if at_once > 1:
             return side_by_side(self, self._apart(work), items, at_once)
         return (work(item, self) for item in items)

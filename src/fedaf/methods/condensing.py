@@ -4,7 +4,6 @@ It covers which client condenses which classes, the exchange of condensed images
 them. A method adds the networks of the condensation steps and the terms of the image loss.
 """
 
-import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, po
 from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
-from fedaf.protocol.policy import images_per_sample, rounded_up
+from fedaf.protocol.policy import images_per_sample, nearest_power_of_two, rounded_up
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 from fedaf.training.order import epoch_order
@@ -384,11 +383,6 @@ class CondensingMethod(Method):
 def resample_key(server: ServerState) -> int:
     """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
-
-
-def nearest_power_of_two(count: int) -> int:
-    """Round a number of samples, at least 1. The exact number would help a server to recover samples (SECURITY.md)."""
-    return 1 << round(math.log2(count))
 
 
 def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:

@@ -62,6 +62,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
@@ -242,14 +243,14 @@ class Engine(Protocol):
         """
 
     def each(
-        self, work: Callable[[Item, Self], Result], items: Sequence[Item], item_bytes: int = 0
+        self, work: Callable[[Item, Self], Result], items: Sequence[Item], item_bytes: Callable[[], int]
     ) -> Iterator[Result]:
         """Yield ``work(item, engine)`` for each item, in order, perhaps several at the same time in threads.
 
         Args:
             work: What to do.
             items: What to do it with.
-            item_bytes: The memory that one item needs on the device, or 0; the engine works on as many as fit.
+            item_bytes: Returns the memory that one item needs on the device; the engine works on as many as fit.
         """
 
     def concurrently(self) -> AbstractContextManager[None]:
@@ -298,7 +299,7 @@ class Phase(ABC):
         def work_one(asked: tuple[Payload, Client], engine: Engine) -> Outcome:
             return self.work_one(*asked, engine)
 
-        return engine.each(work_one, list(zip(asks, clients, strict=True)), self.client_bytes(clients))
+        return engine.each(work_one, list(zip(asks, clients, strict=True)), partial(self.client_bytes, clients))
 
     def client_bytes(self, clients: Sequence[Client]) -> int:
         """Return the device memory that the work of one of these clients needs at most, or 0 if it is little."""

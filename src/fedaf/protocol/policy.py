@@ -205,6 +205,11 @@ def images_per_sample(images: Mapping[int, int], counts: Sequence[int]) -> float
     return max((images.get(label, 0) / count for label, count in enumerate(counts) if count), default=0.0)
 
 
+def nearest_power_of_two(samples: int) -> int:
+    """Round a number of samples, at least 1. The exact number would help a server to recover them (SECURITY.md)."""
+    return 1 << round(math.log2(samples))
+
+
 def rounded_up(value: float) -> float:
     """Return the smallest number of the series 1, 2, 5, 10, 20, 50 ... (and 0.5, 0.2, 0.1 ...) that is not below.
 
