@@ -346,7 +346,7 @@ class CondensingMethod(Method):
 
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
         """Return S, the condensed images of all clients, and their labels."""
-        records = [record for _, record in sorted(server.memory.condensed.items())]
+        records = _in_order(server)
         labels = [record.classes.repeat_interleave(self.options.ipc) for record in records]
         return torch.cat([record.images.flatten(0, 1) for record in records]), torch.cat(labels)
 
@@ -354,8 +354,7 @@ class CondensingMethod(Method):
         """Return how often the server draws each image of S, relative to the others; ``None``: all alike."""
         if not self.options.server_weighting:
             return None
-        records = [record for _, record in sorted(server.memory.condensed.items())]
-        samples = torch.cat([record.samples for record in records]).double()
+        samples = torch.cat([record.samples for record in _in_order(server)]).double()
         samples = samples.clamp(max=_LARGEST_CLAIM * samples.median())
         return samples.pow(self.options.server_weighting).repeat_interleave(self.options.ipc)
 
@@ -383,6 +382,11 @@ class CondensingMethod(Method):
 def resample_key(server: ServerState) -> int:
     """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
+
+
+def _in_order(server: ServerState) -> list[CondensedRecord]:
+    """Return the records of all clients in the order in which their images make up S."""
+    return [record for _, record in sorted(server.memory.condensed.items())]
 
 
 def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:
