@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedaf.methods.condensing import CondensedMemory, CondensedRecord
+from fedaf.methods.condensed import CondensedMemory, CondensedRecord
 from fedaf.methods.fedaf import FedAF, FedAFOptions, GlobalKnowledge
 from fedaf.models.statistics import estimate_statistics
 from fedaf.protocol import Key, ServerState

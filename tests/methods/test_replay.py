@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fedaf
 from fedaf.condensation.options import CondensationOptions
-from fedaf.methods.condensing import CondensedRecord
+from fedaf.methods.condensed import CondensedRecord
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.protocol import Client, Key, Payload, Silent
 from fedaf.protocol.records import to_tensors

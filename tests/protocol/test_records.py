@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaf.methods.condensing import CondensedMemory, CondensedRecord
+from fedaf.methods.condensed import CondensedMemory, CondensedRecord
 from fedaf.methods.feddyn import FedDynMemory
 from fedaf.methods.fedgen import FedGenMemory
 from fedaf.protocol.payload import pack, unpack

@@ -7,7 +7,7 @@ them. A method adds the networks of the condensation steps and the terms of the 
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +22,7 @@ from fedaf.condensation.resampling import Networks
 from fedaf.condensation.terms import Term, distributions_distance, features_distance, spreads_distance
 from fedaf.data.pixels import normalise, to_uint8
 from fedaf.errors import FedafError, Refused, UserError
+from fedaf.methods.condensed import CondensedMemory, CondensedRecord
 from fedaf.models.backbone import Backbone
 from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
@@ -40,56 +41,6 @@ _LARGEST_CLAIM = 64  # times the median: limits how much of the server's trainin
 #: What a client reports of its own count: images sent over all runs, and the most of a class per sample of that class,
 #: rounded up.
 _DISCLOSED = {"disclosed_images": Number(int, 0, 1 << 32), "disclosed_per_sample_at_most": Number(float, 0)}
-
-
-@dataclass(frozen=True)
-class CondensedRecord:
-    """The images of one client in use: one row for each upload of a class, the oldest first.
-
-    Args:
-        classes: The class of each row, int64 [n].
-        images: uint8 [n, ipc, C, H, W].
-        samples: The client's number of samples of each row's class, rounded to a power of two, int64 [n]; 1 where the
-            method does not use it.
-        rounds: The round of each row, int64 [n].
-        seen: The last round in which the client replied.
-    """
-
-    classes: Tensor
-    images: Tensor
-    samples: Tensor
-    rounds: Tensor
-    seen: int
-
-    def adding(self, classes: Tensor, images: Tensor, samples: Tensor, *, round: int, window: int) -> "CondensedRecord":
-        """Return the record after another reply, with the last ``window`` uploads of each class."""
-        rounds = torch.cat([self.rounds, torch.full_like(classes, round)])
-        classes, images = torch.cat([self.classes, classes]), torch.cat([self.images, images])
-        samples = torch.cat([self.samples, samples])
-        same = classes.unsqueeze(0) == classes.unsqueeze(1)
-        kept = same.triu(1).sum(1) < window  # how many later uploads of its class each row has
-        return CondensedRecord(classes[kept], images[kept], samples[kept], rounds[kept], round)
-
-    @property
-    def latest(self) -> "CondensedRecord":
-        """The latest upload of each class, in ascending order of classes."""
-        rows = {int(label): row for row, label in enumerate(self.classes)}
-        newest = torch.tensor([rows[label] for label in sorted(rows)], dtype=torch.int64)
-        return replace(
-            self,
-            classes=self.classes[newest],
-            images=self.images[newest],
-            samples=self.samples[newest],
-            rounds=self.rounds[newest],
-        )
-
-
-@dataclass(frozen=True)
-class CondensedMemory:
-    """The images in use, by client, and the copy audit of all images that a client has sent in the run."""
-
-    condensed: Mapping[str, CondensedRecord] = field(default_factory=dict)
-    audits: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class CondensePhase(Phase):
