@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 import tomllib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import click
@@ -149,17 +149,18 @@ def test_toml_is_valid(page):
 def test_python_runs(page, tmp_path, monkeypatch):
     """Blocks run in order, in an empty folder, with fewer clients and rounds than shown. A block that begins with the
     name of a file is saved there."""
-    run = fedaf.run
 
     def small(**given):
         if given.get("method", "fedaf") == "fedaf":
             given = {"server_epochs": 1, **given, "local_steps": 2, "ipc": 5}
         split = {} if "partition.kind" in given.get("settings", {}) else {"alpha": 0.5}
-        return run(**{**split, **given, "preset": "quick", "clients": 3, "rounds": 2})
+        return {**split, **given, "preset": "quick", "clients": 3, "rounds": 2}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    monkeypatch.setattr(fedaf, "run", small, raising=False)
+    for function in (fedaf.run, fedaf.start):
+        smaller = partial(lambda function, **given: function(**small(**given)), function)
+        monkeypatch.setattr(fedaf, function.__name__, smaller, raising=False)
     before = set(sys.modules)
     for block in blocks(WRITTEN[page], "python"):
         if file := re.match(r"# (\w+\.py)\n", block):

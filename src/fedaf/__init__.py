@@ -1,6 +1,12 @@
 """Aggregation-free federated learning: FedAF, the methods it is compared with, and the federation they run in.
 
-``fedaf.run`` runs a federation and returns a ``fedaf.RunResult``; ``fedaf.resume`` continues a stopped run.
+========================  ==============================================================================
+``fedaf.run``             run a federation and return a ``RunResult``
+``fedaf.start``           the same, one round for each step of a loop
+``fedaf.resume``          continue a stopped run
+``fedaf.RunResult``       figures, curve, trained model and metrics of a run
+``fedaf.Observer``        base class of objects that follow a run
+========================  ==============================================================================
 
 Example:
     >>> import fedaf
@@ -8,24 +14,34 @@ Example:
     >>> result.best_accuracy
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedaf.common.version import __version__
 
-__all__ = ["RunResult", "__version__", "resume", "run"]
-
 if TYPE_CHECKING:
-    from fedaf.runs.experiment import RunResult, resume, run
+    from fedaf.federation.observer import Observer
+    from fedaf.runs.api import StartedRun, resume, run, start
+    from fedaf.runs.result import RunResult
+
+_HOMES = {
+    "Observer": "fedaf.federation.observer",
+    "RunResult": "fedaf.runs.result",
+    "StartedRun": "fedaf.runs.api",
+    "resume": "fedaf.runs.api",
+    "run": "fedaf.runs.api",
+    "start": "fedaf.runs.api",
+}
+
+__all__ = ["Observer", "RunResult", "StartedRun", "__version__", "resume", "run", "start"]
 
 
 def __getattr__(name: str) -> Any:
     """Import PyTorch on first use, not with the package."""
-    if name in ("run", "resume", "RunResult"):
-        from fedaf.runs import experiment
-
-        return getattr(experiment, name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fedaf' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -259,6 +259,12 @@ RUNS = [
 RUNS_BY_DEFAULT = [*(("tally", "count", kind) for kind in OF_EACH_SORT if kind != "late"), ("feddyn", "fit", "silent")]
 
 
+def play(whole, begun):
+    """Play all rounds that are left."""
+    for _ in whole.play(begun, Observer()):
+        pass
+
+
 def run_with_fault(method, phase, kind, out, quorum):
     """A whole run of clients that keep their own state, with one fault in it; returns those clients too."""
     after_one_round(method, False)  # so that nothing is slow for being the first when a deadline counts
@@ -270,7 +276,7 @@ def run_with_fault(method, phase, kind, out, quorum):
     whole = federation(replace(healthy, method=ill), out, wire, rules)
     with closing(whole.directory):
         try:
-            whole.run(whole.start(Key(0)), Observer())
+            play(whole, whole.start(Key(0)))
         except BelowQuorum as stopped:
             return clients, str(stopped)
     return clients, None
@@ -300,7 +306,7 @@ def never_disturbed(tmp_path_factory):
             made[method] = tmp_path_factory.mktemp("whole")
             whole = federation(experiment(method), made[method], Wire(local(experiment(method))))
             with closing(whole.directory):
-                whole.run(whole.start(Key(0)), Observer())
+                play(whole, whole.start(Key(0)))
         return made[method]
 
     return make
@@ -319,7 +325,7 @@ def test_a_run_stopped_below_quorum_goes_on_from_the_last_good_round(method, pha
     assert len(metrics(tmp_path)) == 1
     again = federation(experiment(method), tmp_path, Wire(clients))
     with closing(again.directory):
-        again.run(again.resume(), Observer())
+        play(again, again.resume())
     expected, found = final_tensors(never_disturbed(method)), final_tensors(tmp_path)
     assert same(expected, found)
     assert [m["accuracy"] for m in metrics(tmp_path)] == [m["accuracy"] for m in metrics(never_disturbed(method))]

@@ -19,7 +19,7 @@ from fedaf.bench.work import Scale, Split, Work
 from fedaf.common.naming import nearest
 from fedaf.engine import make_engine, resolve_device
 from fedaf.protocol import Key, Task, UserError
-from fedaf.runs.experiment import device_name
+from fedaf.runs.composition import device_name
 
 _SECONDS = 8.0  # of timing, after which a benchmark is not repeated any more
 

@@ -40,11 +40,9 @@ class Terminal:
     def observer(self) -> "Observer":
         """Return an observer that shows the progress of one run."""
         from fedaf.federation.observer import Observer
-        from fedaf.reporting.progress import LiveProgress, PlainProgress
+        from fedaf.reporting.progress import display
 
-        if self._quiet:
-            return Observer()
-        return (LiveProgress if self.console.is_terminal else PlainProgress)(self.console, verbose=self._verbose)
+        return Observer() if self._quiet else display(self.console, verbose=self._verbose)
 
     def prepare(self, config: "Config") -> "Experiment":
         """Load the data and check the configuration, with a progress bar if many images must be read."""

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,11 @@ class Federation:
         self.directory.rewind(found.server.round)
         return found
 
-    def run(self, begun: Checkpoint, observer: Observer) -> ServerState:
-        """Play all remaining rounds.
+    def play(self, begun: Checkpoint, observer: Observer) -> Iterator[tuple[ServerState, dict[str, Any]]]:
+        """Play the remaining rounds, one at a time.
+
+        Yields:
+            The state after a round and its metrics, once both are on disk.
 
         Raises:
             BelowQuorum: Too few clients replied. The run can be resumed.
@@ -92,7 +95,7 @@ class Federation:
             self.directory.write_exhibits(self.method.exhibits(server))
             self._save(begun.run, server, accepted)
             observer.round_ended(metrics)
-        return server
+            yield server, metrics
 
     def _save(self, run: str, server: ServerState, accepted: Mapping[str, int]) -> Checkpoint:
         saved = Checkpoint(run, server, accepted, self.transport.checkpoint(), self.method.version)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_BY_CLIENT = ("accuracy_by_client", "personal_accuracy", "personal_samples", "disclosure")
+
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of a run.
@@ -45,6 +47,32 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "copy_audit": audits[-1] if audits else None,
         "disclosed": _disclosed([m["disclosure"] for m in rounds if m.get("disclosure")]),
     }
+
+
+def flat(metrics: Mapping[str, Any]) -> dict[str, int | float | None]:
+    """Return the numbers of a round under flat names, for tables and trackers.
+
+    Nested numbers have names with dots (``losses.ce``). Bytes are sums over phases and clients, ``seconds`` is also
+    given as a sum, and ``failures`` and ``asked`` are counts. Lists and whatever is given by client are left out.
+
+    Args:
+        metrics: A line of ``metrics.jsonl``.
+    """
+    found: dict[str, int | float | None] = {}
+    for name, value in metrics.items():
+        if name in ("asked", "failures"):
+            found[name] = len(value)
+        elif name in ("upload_bytes", "download_bytes", "evaluation_bytes"):
+            found[name] = sum(sum(by_client.values()) for by_client in value.values())
+        elif name in _BY_CLIENT:
+            continue
+        elif isinstance(value, Mapping):
+            if name == "seconds":
+                found[name] = sum(value.values())
+            found |= {f"{name}.{key}": number for key, number in flat(value).items()}
+        elif value is None or isinstance(value, int | float):
+            found[name] = value
+    return found
 
 
 def _personal(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +37,15 @@ def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
     finally:
         if console.is_terminal and bar.task_ids:
             bar.stop()
+
+
+def display(console: Console, *, verbose: bool = False) -> Observer:
+    """Return an observer that shows the progress of a run: a bar where one can be drawn, else a line per round.
+
+    A notebook can draw a bar if ipywidgets is installed.
+    """
+    notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    return (LiveProgress if console.is_terminal or notebook else PlainProgress)(console, verbose=verbose)
 
 
 class PlainProgress(Observer):

@@ -27,6 +27,7 @@ from fedaf.reproduce.archive import Archive, Run, config_of, identity, identity_
 from fedaf.reproduce.cells import Cell
 from fedaf.reproduce.pace import Pace
 from fedaf.runs import estimate, experiment
+from fedaf.runs.composition import device_name
 from fedaf.runs.experiment import Experiment
 from fedaf.sweep.budget import Budget, BudgetObserver, BudgetSpent
 from fedaf.sweep.mps import shared_gpu
@@ -90,7 +91,7 @@ class Reproduction:
         computed = {"engine": places.engine, "precision": places.precision}
         self.done = {cell for cell in self.cells if self.archive.find(cell, **computed)}
         self.open = [cell for cell in self.cells if cell not in self.done]
-        self.pace = Pace(experiment.device_name(resolve_device(places.device)), self.archive.runs)
+        self.pace = Pace(device_name(resolve_device(places.device)), self.archive.runs)
         datasets = {cell.dataset for cell in cells} - {"digits"}  # which is part of scikit-learn
         self._missing = {name for name in datasets if catalog.locate(name, places.data_dir) is None}
 

@@ -3,13 +3,12 @@
 import json
 import logging
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from fedaf.common.source import source_commit
 from fedaf.common.version import __version__
@@ -25,6 +24,7 @@ from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_metrics
 from fedaf.federation.summary import summary
 from fedaf.protocol import Key, Method, Tensors, Transport, UserError
+from fedaf.runs.result import RunResult
 
 SCHEMA_VERSION = 1
 
@@ -52,40 +52,11 @@ class ServerSite:
     clients: int | None = None
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """The result of a run.
+class Play(Iterator[Mapping[str, Any]]):
+    """A run that is being played: call ``complete``, or iterate over its rounds and then call ``finish``.
 
-    Args:
-        figures: The content of ``result.json``.
-        model: The trained global model, in eval mode.
-        directory: The run directory; ``None`` if it was not kept.
-    """
-
-    figures: Mapping[str, Any]
-    model: nn.Module
-    directory: Path | None
-
-    @property
-    def curve(self) -> list[float]:
-        """Test accuracy after each round, in per cent."""
-        return list(self.figures["curve"])
-
-    @property
-    def best_accuracy(self) -> float:
-        """Test accuracy of the best round, in per cent."""
-        return float(self.figures["best_accuracy"])
-
-    @property
-    def last_accuracy(self) -> float:
-        """Test accuracy after the last round, in per cent."""
-        return float(self.figures["last_accuracy"])
-
-
-def play(
-    site: ServerSite, transport: Transport, directory: RunDirectory, observer: Observer, deadline: float | None = None
-) -> RunResult:
-    """Start the run of a directory, or resume it after its last checkpoint, and write its result.
+    It starts the run of a directory, or resumes it after its last checkpoint. Each item is the metrics of a round that
+    was checkpointed.
 
     Args:
         site: The server's side of the run.
@@ -94,47 +65,80 @@ def play(
         observer: Receives the events of the run, in addition to ``events.jsonl``.
         deadline: Seconds that a phase may take if the configuration sets no deadline.
 
-    Returns:
-        The result of the whole run, including rounds before a resume.
-
     Raises:
         UserError: The checkpoint is unreadable, or of another model.
         BelowQuorum: Too few clients replied. The run can be resumed.
     """
-    config, method, table = site.config, site.method, site.config.federation
-    events = EventWriter(directory.path)
-    observers = Observers(events, observer)
-    federation = Federation(
-        method=method,
-        transport=transport,
-        test=site.test,
-        domains=site.domains,
-        engine=site.engine.watch(lambda done, total: observers.progressed("server", done, total)),
-        directory=directory,
-        rules=RoundRules(table.participation, table.quorum, table.deadline or deadline),
-        rounds=config.run.rounds,
-        keep_checkpoints=config.run.keep_checkpoints,
-    )
-    begun = _begin(federation, config)
-    observers.started(
-        title=title_of(config),
-        rounds=config.run.rounds,
-        first_round=begun.server.round + 1,
-        phases=len(method.phases) + (method.evaluation is not None or site.test is None),
-        device=str(site.engine.device),
-    )
-    try:
-        server = federation.run(begun, observers)
-    finally:
-        observers.ended()
-    rounds = read_metrics(directory.path)
-    clients = len({client for m in rounds for client in m["asked"]}) if site.clients is None else site.clients
-    figures = _figures(site, clients, rounds)
-    directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
-    events.finished()
-    model = method.build_model(server.key)
-    model.load_state_dict(server.model)
-    return RunResult(figures, model.eval(), directory.path)
+
+    def __init__(
+        self,
+        site: ServerSite,
+        transport: Transport,
+        directory: RunDirectory,
+        observer: Observer,
+        deadline: float | None = None,
+    ) -> None:
+        config, table = site.config, site.config.federation
+        self._site, self._directory, self._events = site, directory, EventWriter(directory.path)
+        self._observers = observers = Observers(self._events, observer)
+        federation = Federation(
+            method=site.method,
+            transport=transport,
+            test=site.test,
+            domains=site.domains,
+            engine=site.engine.watch(lambda done, total: observers.progressed("server", done, total)),
+            directory=directory,
+            rules=RoundRules(table.participation, table.quorum, table.deadline or deadline),
+            rounds=config.run.rounds,
+            keep_checkpoints=config.run.keep_checkpoints,
+        )
+        begun = _begin(federation, config)
+        self._server, self._ended = begun.server, False
+        self._rounds = federation.play(begun, observers)
+        observers.started(
+            title=title_of(config),
+            rounds=config.run.rounds,
+            first_round=begun.server.round + 1,
+            phases=len(site.method.phases) + (site.method.evaluation is not None or site.test is None),
+            device=str(site.engine.device),
+        )
+
+    def __next__(self) -> Mapping[str, Any]:
+        try:
+            self._server, metrics = next(self._rounds)
+        except BaseException:  # no round is left, or one failed or was interrupted
+            self._end()
+            raise
+        return metrics
+
+    def complete(self) -> RunResult:
+        """Play all rounds that are left, and write the result."""
+        for _ in self:
+            pass
+        return self.finish()
+
+    def finish(self) -> RunResult:
+        """Write ``result.json`` for the rounds that were played, including those before a resume.
+
+        Returns:
+            The result. If rounds are left, the run can be resumed.
+        """
+        self._end()
+        site, path = self._site, self._directory.path
+        rounds = read_metrics(path)
+        clients = len({client for m in rounds for client in m["asked"]}) if site.clients is None else site.clients
+        figures = _figures(site, clients, rounds)
+        self._directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
+        self._events.finished()
+        model = site.method.build_model(self._server.key)
+        model.load_state_dict(self._server.model)
+        return RunResult(figures, model.eval(), path, rounds)
+
+    def _end(self) -> None:
+        """Tell the observers once that no more rounds follow."""
+        if not self._ended:
+            self._ended = True
+            self._observers.ended()
 
 
 def title_of(config: Config) -> str:
@@ -180,6 +184,7 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
         "seed": config.run.seed,
+        "planned_rounds": config.run.rounds,
         **summary(rounds),
         "model": config.model.name,
         "device": device_name(engine.device),

@@ -1,8 +1,6 @@
-"""Experiments in one process: from a configuration to a finished run. This is the Python API of fedaf."""
+"""Experiments in one process: from a configuration to a finished run."""
 
-import inspect
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +12,9 @@ from torch import nn
 
 from fedaf import config as configuration
 from fedaf.client.serving import Admission
-from fedaf.common.naming import nearest
 from fedaf.common.stages import reached
-from fedaf.config import FLAGS, Config
+from fedaf.config import Config
 from fedaf.config.policies import read_policy
-from fedaf.config.tables import MethodTable
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
@@ -33,11 +29,10 @@ from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
 from fedaf.protocol import Architecture, Disclosure, Method, Policy, Task, UserError
-from fedaf.runs import assembly, composition
-from fedaf.runs.composition import RunResult, ServerSite, device_name
+from fedaf.runs import assembly
+from fedaf.runs.composition import Play, ServerSite
+from fedaf.runs.result import RunResult
 from fedaf.transports.local import LocalTransport
-
-__all__ = ["Experiment", "RunResult", "device_name", "prepare", "resume", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -68,85 +63,6 @@ class Experiment:
     def counts(self) -> dict[str, list[int]]:
         """Number of samples per class, by client."""
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
-
-
-@configuration.accepts_flags
-def run(
-    *,
-    preset: str = "paper",
-    model: str | nn.Module | Factory | None = None,
-    out: str | Path | None = None,
-    observer: Observer | None = None,
-    settings: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> RunResult:
-    """Run one federation and return its result.
-
-    Every flag of ``fedaf run`` is a keyword argument.
-
-    Args:
-        preset: Named values for the data set and the method: ``paper`` or ``quick``.
-        model: Name of a model, a network (a copy is trained), or a function of ``(in_channels, image_size,
-            num_classes)`` that returns one.
-        out: New directory to keep the run in, from which it can be resumed. Unset: nothing stays on disk.
-        observer: Receives the events of the run, for example to show progress.
-        settings: Any other settings by path: ``{"partition.kind": "iid"}``.
-        {flags}
-        **options: Options of the method: ``gamma=0.8``.
-
-    Returns:
-        The figures of ``result.json``, the trained global model, and the directory of the run.
-
-    Raises:
-        UserError: If a setting is unknown or has a wrong value, or the data are missing.
-
-    Example:
-        >>> result = fedaf.run(dataset="digits", method="fedaf", alpha=0.1, rounds=3)
-        >>> result.best_accuracy
-    """
-    network = None if model is None or isinstance(model, str) else model
-    flags = {name: options.pop(name) for name in FLAGS if name in options}
-    flags["model"] = model if network is None else custom.name_of(network)
-    layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
-    named = configuration.from_flags(**flags)
-    given = configuration.merge(named, {"method": options}, *layers)
-    _refuse_unknown(options, given["method"].get("name"))
-    config = configuration.build(given, preset=preset)
-    configuration.refuse_unused(flags, config)
-    experiment = prepare(config, model=network)
-    if out is not None:
-        return execute(experiment, Path(out), observer or Observer())
-    with tempfile.TemporaryDirectory(prefix="fedaf-") as scratch:
-        result = execute(experiment, Path(scratch) / "run", observer or Observer())
-    return RunResult(result.figures, result.model, None)
-
-
-def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
-    """Refuse keyword arguments of ``run`` that are neither flags nor options of the method."""
-    of_method = METHODS.find(method or MethodTable().name).Options.model_fields
-    accepted = [*list(inspect.signature(run).parameters)[:-1], *of_method]
-    for name in options:
-        if name not in of_method:
-            what = f"fedaf.run has no argument {name!r}{nearest(name, accepted)}"
-            raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")
-
-
-def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
-    """Resume a run after its last checkpoint. The result equals that of a run that was never interrupted.
-
-    Args:
-        out: The run directory.
-        model: The model that was passed to ``run``, if it was not a name.
-        observer: Receives the events of the run, for example to show progress.
-
-    Returns:
-        The result of the whole run.
-
-    Raises:
-        UserError: ``out`` is not a run directory, its checkpoint is unreadable, or the data or the model changed.
-        InUse: Another process is running in ``out``.
-    """
-    return continue_run(reopen(Path(out), model=model), Path(out), observer or Observer())
 
 
 def prepare(
@@ -224,9 +140,8 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
     Raises:
         UserError: ``out`` is not empty.
     """
-    with RunDirectory.create(out) as directory:
-        directory.write(CONFIG, experiment.config.to_toml())
-        return _play(experiment, directory, observer)
+    with playing(experiment, out, observer, new=True) as play:
+        return play.complete()
 
 
 def reopen(
@@ -261,20 +176,31 @@ def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunRe
     Raises:
         InUse: Another process is running in ``out``.
     """
-    with RunDirectory(out) as directory:
-        return _play(experiment, directory, observer)
+    with playing(experiment, out, observer, new=False) as play:
+        return play.complete()
 
 
-def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
+@contextmanager
+def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool) -> Iterator[Play]:
+    """Lock the directory of a run and start the run, or resume it, inside a block.
+
+    Args:
+        experiment: What to run.
+        out: The run directory.
+        observer: Receives the events of the run.
+        new: Whether the directory must be new.
+    """
     config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
-    shards = experiment.partition.shards(data)
-    admission = None if policy is None else Admission(policy, method, config.method_name)
-    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
-    with _threads(config.run.threads):
-        if not (directory.path / LATEST).exists():
+    with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):
+        if new:
+            directory.write(CONFIG, config.to_toml())
+        if not (out / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
+        shards = experiment.partition.shards(data)
+        admission = None if policy is None else Admission(policy, method, config.method_name)
+        site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
         reached("the run starts")
-        return composition.play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
+        yield Play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
 
 
 @contextmanager

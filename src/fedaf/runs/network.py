@@ -26,8 +26,8 @@ from fedaf.models import custom
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, Transport, UserError
 from fedaf.reporting import tables
-from fedaf.runs import assembly, composition
-from fedaf.runs.composition import ServerSite
+from fedaf.runs import assembly
+from fedaf.runs.composition import Play, ServerSite
 from fedaf.transports.flower.node import Node
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
             what = f"{path} holds a run with other settings; use the settings of its {CONFIG}, or another 'out'."
             raise UserError(what, code="FEDAF-RUN-OTHER-SETTINGS")
         transport = connect(min_clients=config.federation.min_clients, wait=config.federation.wait)
-        result = composition.play(site, transport, directory, Log(), deadline=_DEADLINE)
+        result = Play(site, transport, directory, Log(), deadline=_DEADLINE).complete()
     log.info("best accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
     if sentence := tables.overhead_sentence(result.figures):
         log.info("%s", sentence)

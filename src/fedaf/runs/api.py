@@ -1,0 +1,227 @@
+"""The Python API: run a federation, follow it round by round, and continue it."""
+
+import inspect
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from torch import nn
+
+from fedaf import config as configuration
+from fedaf.common.naming import nearest
+from fedaf.config import FLAGS
+from fedaf.config.tables import MethodTable
+from fedaf.errors import UserError
+from fedaf.federation.observer import Observer, Observers
+from fedaf.methods.registry import METHODS
+from fedaf.models import custom
+from fedaf.models.custom import Factory
+from fedaf.runs.composition import Play
+from fedaf.runs.experiment import Experiment, playing, prepare, reopen
+from fedaf.runs.result import RunResult
+
+#: Called with the metrics of each round; if it returns ``True``, the run stops and keeps its result.
+OnRound = Callable[[Mapping[str, Any]], bool | None]
+
+
+class StartedRun(Iterator[Mapping[str, Any]]):
+    """A run that plays one round for each step of a loop.
+
+    Each item is the metrics of a round, as in ``metrics.jsonl``. After a ``break``, ``result`` returns the result of
+    the rounds that were played. A run with a directory can be resumed later to play the remaining rounds.
+
+    Example:
+        >>> active = fedaf.start(dataset="digits", method="fedaf", rounds=50)
+        >>> for metrics in active:
+        ...     if metrics["accuracy"] > 90:
+        ...         break
+        >>> active.result().curve
+    """
+
+    _result: RunResult | None = None
+
+    def __init__(self, experiment: Experiment, out: Path | None, observer: Observer, *, new: bool) -> None:
+        self._kept = out is not None
+        with ExitStack() as stack:
+            if out is None:
+                out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedaf-"))) / "run"
+            self._play: Play = stack.enter_context(playing(experiment, out, observer, new=new))
+            self._stack = stack.pop_all()
+
+    def __next__(self) -> Mapping[str, Any]:
+        if self._result is not None:
+            raise StopIteration
+        try:
+            return next(self._play)
+        except StopIteration:
+            self.result()
+            raise
+        except BaseException:
+            self._stack.__exit__(*sys.exc_info())  # records the failure and releases the directory
+            raise
+
+    def result(self) -> RunResult:
+        """Stop the run, if rounds are left, and return the result of the rounds that were played."""
+        if self._result is None:
+            with self._stack:
+                found = self._play.finish()
+            self._result = found if self._kept else replace(found, directory=None)
+        return self._result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            self.result()
+        else:
+            self._stack.__exit__(*error)
+
+
+@configuration.accepts_flags
+def run(
+    *,
+    preset: str = "paper",
+    model: str | nn.Module | Factory | None = None,
+    out: str | Path | None = None,
+    on_round: OnRound | None = None,
+    observer: Observer | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RunResult:
+    """Run one federation and return its result.
+
+    Every flag of ``fedaf run`` is a keyword argument.
+
+    Args:
+        preset: Named values for the data set and the method: ``paper`` or ``quick``.
+        model: Name of a model, a network (a copy is trained), or a function of ``(in_channels, image_size,
+            num_classes)`` that returns one.
+        out: New directory to keep the run in, from which it can be resumed. Unset: nothing stays on disk.
+        on_round: Called with the metrics of each round. If it returns ``True``, the run stops and keeps its result.
+        observer: Receives the events of the run.
+        progress: Show the progress: a bar in a terminal, a line per round elsewhere.
+        settings: Any other settings by path: ``{"partition.kind": "iid"}``.
+        {flags}
+        **options: Options of the method: ``gamma=0.8``.
+
+    Returns:
+        The figures of ``result.json``, the trained global model, and the directory of the run.
+
+    Raises:
+        UserError: If a setting is unknown or has a wrong value, or the data are missing.
+
+    Example:
+        >>> result = fedaf.run(dataset="digits", method="fedaf", alpha=0.1, rounds=3)
+        >>> result.best_accuracy
+        >>> fedaf.run(rounds=50, on_round=lambda metrics: metrics["accuracy"] > 90)  # stops early
+    """
+    started = start(
+        preset=preset, model=model, out=out, observer=observer, progress=progress, settings=settings, **options
+    )
+    return _play_all(started, on_round)
+
+
+@configuration.accepts_flags
+def start(
+    *,
+    preset: str = "paper",
+    model: str | nn.Module | Factory | None = None,
+    out: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> StartedRun:
+    """Start a federation whose rounds are played in a loop. The arguments are those of ``fedaf.run``.
+
+    Returns:
+        An iterator over the metrics of the rounds. Its ``result()`` stops the run and returns the result.
+
+    Raises:
+        UserError: If a setting is unknown or has a wrong value, or the data are missing.
+
+    Example:
+        >>> active = fedaf.start(dataset="digits", method="fedaf", rounds=50)
+        >>> for metrics in active:
+        ...     if metrics["accuracy"] > 90:
+        ...         break
+        >>> result = active.result()
+    """
+    network = None if model is None or isinstance(model, str) else model
+    flags = {name: options.pop(name) for name in FLAGS if name in options}
+    flags["model"] = model if network is None else custom.name_of(network)
+    layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
+    named = configuration.from_flags(**flags)
+    given = configuration.merge(named, {"method": options}, *layers)
+    _refuse_unknown(options, given["method"].get("name"))
+    config = configuration.build(given, preset=preset)
+    configuration.refuse_unused(flags, config)
+    experiment = prepare(config, model=network)
+    return StartedRun(experiment, None if out is None else Path(out), _observing(observer, progress), new=True)
+
+
+def resume(
+    out: str | Path,
+    *,
+    model: nn.Module | Factory | None = None,
+    on_round: OnRound | None = None,
+    observer: Observer | None = None,
+    progress: bool = False,
+) -> RunResult:
+    """Resume a run after its last checkpoint. The result equals that of a run that was never interrupted.
+
+    Args:
+        out: The run directory.
+        model: The model that was passed to ``run``, if it was not a name.
+        on_round: Called with the metrics of each round. If it returns ``True``, the run stops and keeps its result.
+        observer: Receives the events of the run.
+        progress: Show the progress: a bar in a terminal, a line per round elsewhere.
+
+    Returns:
+        The result of the whole run.
+
+    Raises:
+        UserError: ``out`` is not a run directory, its checkpoint is unreadable, or the data or the model changed.
+        InUse: Another process is running in ``out``.
+
+    Example:
+        >>> result = fedaf.resume("runs/digits-fedaf-seed0")
+    """
+    experiment = reopen(Path(out), model=model)
+    return _play_all(StartedRun(experiment, Path(out), _observing(observer, progress), new=False), on_round)
+
+
+def _play_all(started: StartedRun, on_round: OnRound | None) -> RunResult:
+    with started:
+        for metrics in started:
+            if on_round is not None and on_round(metrics):
+                break
+    return started.result()
+
+
+def _observing(observer: Observer | None, progress: bool) -> Observer:
+    """Return one observer for the user's and the progress display."""
+    if not progress:
+        return observer or Observer()
+    from rich.console import Console
+
+    from fedaf.reporting.progress import display
+
+    shown = display(Console(emoji=False))
+    return shown if observer is None else Observers(shown, observer)
+
+
+def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
+    """Refuse keyword arguments of ``run`` that are neither flags nor options of the method."""
+    of_method = METHODS.find(method or MethodTable().name).Options.model_fields
+    accepted = [*list(inspect.signature(run).parameters)[:-1], *of_method]
+    for name in options:
+        if name not in of_method:
+            what = f"fedaf.run has no argument {name!r}{nearest(name, accepted)}"
+            raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")

@@ -1,0 +1,169 @@
+"""The Python API: runs as functions, as loops, and their results."""
+
+import io
+import json
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+import fedaf
+from fedaf.errors import InUse
+from fedaf.federation.events import EventReader
+from fedaf.federation.observer import Observer
+from fedaf.federation.summary import flat
+from fedaf.reporting.progress import LiveProgress, PlainProgress, display
+from support.errors import raises
+
+SMALL = {
+    "dataset": "digits",
+    "method": "fedavg",
+    "clients": 3,
+    "rounds": 4,
+    "alpha": 0.5,
+    "local_epochs": 1,
+    "settings": {"model.width": 4, "model.depth": 2, "run.device": "cpu", "run.threads": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return fedaf.run(**SMALL)
+
+
+def test_a_loop_over_rounds_gives_the_numbers_of_run(whole):
+    active = fedaf.start(**SMALL)
+    assert [metrics["accuracy"] for metrics in active] == whole.curve
+    assert active.result().curve == whole.curve
+    assert active.result() is active.result()
+
+
+def test_a_loop_that_breaks_keeps_the_result_of_the_rounds_it_played(whole, tmp_path):
+    active = fedaf.start(**SMALL, out=tmp_path / "run")
+    for metrics in active:
+        if metrics["round"] == 2:
+            break
+    result = active.result()
+    assert result.curve == whole.curve[:2]
+    assert (result.figures["rounds"], result.figures["planned_rounds"]) == (2, 4)
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result.figures
+    assert list(active) == []
+
+
+def test_a_run_that_was_stopped_early_can_be_resumed_to_its_end(whole, tmp_path):
+    fedaf.run(**SMALL, out=tmp_path / "run", on_round=lambda metrics: metrics["round"] == 1)
+    resumed = fedaf.resume(tmp_path / "run")
+    assert resumed.curve == whole.curve
+    assert resumed.figures["rounds"] == resumed.figures["planned_rounds"] == 4
+
+
+def test_a_second_loop_goes_on_where_the_first_stopped(whole):
+    active = fedaf.start(**SMALL)
+    first = next(active)
+    rest = list(active)
+    assert [m["round"] for m in [first, *rest]] == [1, 2, 3, 4]
+    assert [m["accuracy"] for m in [first, *rest]] == whole.curve
+
+
+def test_a_block_ends_the_run_and_releases_its_directory(tmp_path):
+    with fedaf.start(**SMALL, out=tmp_path / "run") as active:
+        next(active)
+        with pytest.raises(InUse):
+            fedaf.resume(tmp_path / "run")
+    assert active.result().figures["rounds"] == 1
+    assert len(fedaf.resume(tmp_path / "run").curve) == 4
+
+
+def test_a_callback_that_raises_releases_the_directory_and_the_run_can_be_resumed(whole, tmp_path):
+    def fail(metrics):
+        raise RuntimeError("the user's own error")
+
+    with pytest.raises(RuntimeError, match="own error"):
+        fedaf.run(**SMALL, out=tmp_path / "run", on_round=fail)
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert fedaf.resume(tmp_path / "run").curve == whole.curve
+
+
+def test_a_callback_that_returns_nothing_does_not_stop_the_run(whole):
+    seen = []
+    assert fedaf.run(**SMALL, on_round=seen.append).curve == whole.curve
+    assert [metrics["round"] for metrics in seen] == [1, 2, 3, 4]
+
+
+def test_observers_are_told_once_that_a_run_ended(tmp_path):
+    class Count(Observer):
+        ended_calls = 0
+
+        def ended(self):
+            self.ended_calls += 1
+
+    for stop in (False, True):
+        observer = Count()
+        fedaf.run(**SMALL, observer=observer, on_round=lambda metrics, stop=stop: stop)
+        assert observer.ended_calls == 1
+    fedaf.run(**SMALL, out=tmp_path / "run", on_round=lambda metrics: True)
+    assert EventReader(tmp_path / "run").read()[-1]["event"] == "ended"
+
+
+def test_nothing_stays_on_disk_without_out(whole):
+    assert whole.directory is None
+
+
+def test_the_repr_of_a_result_is_one_short_line(whole):
+    best, last = whole.best_accuracy, whole.last_accuracy
+    shown = f"RunResult(fedavg on digits: 4 rounds, last accuracy {last:.2f} %, best test round {best:.2f} %)"
+    assert repr(whole) == shown
+    stopped = fedaf.run(**SMALL, on_round=lambda metrics: True)
+    assert re.match(r"RunResult\(fedavg on digits: 1 of 4 rounds, ", repr(stopped))
+
+
+def test_metrics_have_flat_names_and_totals():
+    metrics = {
+        "round": 2,
+        "accuracy": 50.0,
+        "losses": {"ce": 1.5},
+        "seconds": {"fit": 1.0, "server": 0.5},
+        "upload_bytes": {"fit": {"a": 3, "b": 4}, "count": {"a": 1, "b": 1}},
+        "personal_accuracy": {"a": 1.0},
+        "asked": ["a", "b"],
+        "failures": {"b": "away"},
+        "curve": [1, 2],
+    }
+    assert flat(metrics) == {
+        "round": 2,
+        "accuracy": 50.0,
+        "losses.ce": 1.5,
+        "seconds": 1.5,
+        "seconds.fit": 1.0,
+        "seconds.server": 0.5,
+        "upload_bytes": 9,
+        "asked": 2,
+        "failures": 1,
+    }
+
+
+def test_a_frame_has_a_row_per_round(whole):
+    frame = whole.to_frame()
+    assert frame["round"].tolist() == [1, 2, 3, 4]
+    assert frame["accuracy"].tolist() == whole.curve
+    assert frame["upload_bytes"].mean() == 3 * whole.figures["upload_bytes_per_client_round"]
+
+
+def test_a_missing_pandas_is_said(whole, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with raises("FEDAF-RUN-PANDAS"):
+        whole.to_frame()
+
+
+def test_progress_is_a_bar_in_a_terminal_and_lines_elsewhere(capsys):
+    assert type(display(Console(file=io.StringIO(), force_terminal=True))) is LiveProgress
+    assert type(display(Console(file=io.StringIO()))) is PlainProgress
+    fedaf.run(**SMALL, progress=True)
+    assert re.search(r"round 4/4: accuracy \d+\.\d\d %", capsys.readouterr().out)
+
+
+def test_an_unknown_argument_is_refused_with_the_nearest_one():
+    with raises("FEDAF-CONFIG-KEY") as caught:
+        fedaf.run(**SMALL, on_rounds=print)
+    assert "on_round" in str(caught.value).partition(";")[0]
