@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+from fedaf.reporting.statistics import mean_and_deviation
 from fedaf.reporting.tables import rounds_to
 
 MIB = 1 << 20
@@ -51,24 +52,17 @@ def last_five(run: Figures, within: int | None = None) -> float:
     return fmean(run["curve"][:within][-5:])
 
 
-def spread(values: Sequence[float]) -> str:
-    """Format the mean and, if there are several values, their sample standard deviation."""
-    if not values:
-        return ""
-    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
-
-
 def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
     """Compare the best accuracy with the paper's; with that of the last rounds, upload and copy audit."""
     lines = []
     for row in rows:
-        late = [spread([last_five(run, within) for run in row.runs])]
-        late.append(spread([run["curve"][:within][-1] for run in row.runs]))
+        late = [mean_and_deviation([last_five(run, within) for run in row.runs])]
+        late.append(mean_and_deviation([run["curve"][:within][-1] for run in row.runs]))
         upload = f"{fmean(row.uploads):.2f}" if row.runs else ""
         compared = _compared(row, [best(run, within) for run in row.runs])
         lines.append([*compared, *late, upload, audit(row.runs)])
         if personal := row.personal:
-            lines.append([f"{row.label}, personal models", "", spread(personal), _count(personal), "", "", "", "", ""])
+            lines.append([f"{row.label}, personal models", "", mean_and_deviation(personal), _count(personal), "", "", "", "", ""])
     headers = [*_COMPARED, "last five rounds", "last round", "upload, MiB", "copy audit"]
     if not any(row.paper for row in rows):  # neither the paper's column nor the difference
         headers, *lines = ([line[0], *line[2:4], *line[5:]] for line in (headers, *lines))
@@ -88,14 +82,14 @@ def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
             lines.append([f"{row.label}, paper", *(f"{paper[name]:.2f}" for name in columns), "", "", ""])
         found = [{**run["best_accuracy_by_domain"], "average": run["best_accuracy"]} for run in row.runs]
         values = {name: [run[name] for run in found] for name in columns}
-        measured = [spread(values[name]) for name in columns]
+        measured = [mean_and_deviation(values[name]) for name in columns]
         label = f"{row.label}, measured" if paper else row.label
-        lines.append([label, *measured, spread([last_five(run) for run in row.runs]), _count(found), audit(row.runs)])
+        lines.append([label, *measured, mean_and_deviation([last_five(run) for run in row.runs]), _count(found), audit(row.runs)])
         if paper and found:
             differences = [f"{fmean(values[name]) - paper[name]:+.2f}" for name in columns]
             lines.append([f"{row.label}, difference", *differences, "", "", ""])
         if personal := row.personal:
-            lines.append([f"{row.label}, personal models", *blank, spread(personal), "", _count(personal), ""])
+            lines.append([f"{row.label}, personal models", *blank, mean_and_deviation(personal), "", _count(personal), ""])
     return markdown(["", *columns, "average, last five rounds", "seeds", "copy audit"], lines)
 
 
@@ -169,7 +163,7 @@ def _compared(row: Row, values: Sequence[float]) -> list[str]:
         mean, std = row.paper
         printed = f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
         difference = f"{fmean(values) - mean:+.2f}" if values else ""
-    return [row.label, printed, spread(values), _count(values), difference]
+    return [row.label, printed, mean_and_deviation(values), _count(values), difference]
 
 
 def _count(values: Sequence[Any]) -> str:
