@@ -32,7 +32,7 @@ from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
-from fedaf.protocol import Architecture, Disclosure, Method, Policy, Task, UserError
+from fedaf.protocol import Architecture, Disclosure, Method, Policy, Shard, Task, UserError
 from fedaf.runs import assembly, composition
 from fedaf.runs.composition import RunResult, ServerSite, device_name
 from fedaf.transports.local import LocalTransport
@@ -68,6 +68,12 @@ class Experiment:
     def counts(self) -> dict[str, list[int]]:
         """Number of samples per class, by client."""
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
+
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        """The data of each client; a method that pools has one client with all of them."""
+        partition = self.partition.pooled() if self.method.pools else self.partition
+        return partition.shards(self.dataset)
 
 
 @configuration.accepts_flags
@@ -177,6 +183,8 @@ def prepare(
     reached(f"the engine is ready ({engine.name} on {engine.device})")
     method_class = METHODS.find(config.method_name)
     policy = read_policy(config.federation.policy) if config.federation.policy else None
+    if policy is not None and method_class.reference and config.method_name not in policy.methods:
+        raise policy.refused_method(config.method_name)
     data = assembly.data_for(config, Path(config.data.dir), watch=watch)
     reached(f"the data are read ({len(data.train)} training images)")
     config = assembly.resolve_auto(config, data)
@@ -267,14 +275,13 @@ def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunRe
 
 def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
     config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
-    shards = experiment.partition.shards(data)
     admission = None if policy is None else Admission(policy, method, config.method_name)
-    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
+    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(experiment.partition.rows))
     with _threads(config.run.threads):
         if not (directory.path / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")
-        return composition.play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
+        return composition.play(site, LocalTransport(experiment.shards, experiment.engine, admission), directory, observer)
 
 
 @contextmanager
