@@ -57,6 +57,15 @@ def mean_and_deviation(values: Sequence[float], digits: int = 2) -> str:
     return f"{fmean(values):.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
 
+def mean_curve(curves: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Return the figure by round, averaged over runs; ``None`` where it is unknown in one of them.
+
+    Rounds that not all runs have are left out.
+    """
+    by_round = zip(*curves, strict=False)
+    return [None if None in values else fmean(v for v in values if v is not None) for values in by_round]
+
+
 def paired_difference(
     method: Mapping[int, float], other: Mapping[int, float], *, higher_is_better: bool = True
 ) -> PairedDifference | None:

@@ -34,6 +34,7 @@ from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
 from fedaf.protocol import Architecture, Disclosure, Method, Policy, Shard, Task, UserError
 from fedaf.runs import assembly, composition
+from fedaf.runs.assembly import SharedData
 from fedaf.runs.composition import RunResult, ServerSite, device_name
 from fedaf.transports.local import LocalTransport
 
@@ -161,6 +162,7 @@ def prepare(
     saved_partition: Path | None = None,
     model: nn.Module | Factory | None = None,
     watch: Callable[[int, int], None] | None = None,
+    shared: SharedData | None = None,
 ) -> Experiment:
     """Check a configuration, cheapest checks first, load its data and build its method.
 
@@ -169,6 +171,7 @@ def prepare(
         saved_partition: The ``partition.json`` of an earlier run, instead of a new split.
         model: The model that was passed from Python, if it was not a name.
         watch: Called with the number of decoded image files and their total.
+        shared: Loads the data, for several runs on the same ones.
 
     Raises:
         UserError: The configuration cannot be run.
@@ -185,7 +188,7 @@ def prepare(
     policy = read_policy(config.federation.policy) if config.federation.policy else None
     if policy is not None and method_class.reference and config.method_name not in policy.methods:
         raise policy.refused_method(config.method_name)
-    data = assembly.data_for(config, Path(config.data.dir), watch=watch)
+    data = (shared or SharedData()).load(config, watch=watch)
     reached(f"the data are read ({len(data.train)} training images)")
     config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data)
@@ -238,7 +241,11 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 
 
 def reopen(
-    out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
+    out: Path,
+    *,
+    model: nn.Module | Factory | None = None,
+    moved: Mapping[str, Any] | None = None,
+    shared: SharedData | None = None,
 ) -> Experiment:
     """Prepare the experiment of an earlier run, with its saved split.
 
@@ -246,6 +253,7 @@ def reopen(
         out: The run directory.
         model: The model that was passed from Python, if it was not a name.
         moved: Settings that replace saved ones: where the data are now, and what computes.
+        shared: Loads the data, for several runs on the same ones.
 
     Raises:
         UserError: ``out`` is not a run directory, or the data changed.
@@ -260,7 +268,7 @@ def reopen(
     if not saved.is_file() and (out / LATEST).is_file():
         elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
         raise UserError(f"{out} has no {PARTITION}; restore it, or: {elsewhere}.", code="FEDAF-RUN-NO-PARTITION")
-    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
+    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model, shared=shared)
 
 
 def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
@@ -281,7 +289,9 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -
         if not (directory.path / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")
-        return composition.play(site, LocalTransport(experiment.shards, experiment.engine, admission), directory, observer)
+        return composition.play(
+            site, LocalTransport(experiment.shards, experiment.engine, admission), directory, observer
+        )
 
 
 @contextmanager

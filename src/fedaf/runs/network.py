@@ -80,7 +80,7 @@ def refuse_reference(config: Config) -> None:
     """Check that a configuration may run over a network, whatever the clients' policies say.
 
     Raises:
-        UserError: Its method is a reference for comparisons, such as ``pooled``, which would need the clients' raw data.
+        UserError: Its method is a reference for comparisons, such as ``pooled``, which would need raw data.
     """
     name = config.method_name
     if METHODS.find(name).reference:
