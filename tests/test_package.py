@@ -23,7 +23,8 @@ def test_a_run_does_not_import_what_it_does_not_need(tmp_path):
     program = (
         "import sys, fedaf\n"
         "for method in ('fedaf-plus', 'feddm', 'fedavg', 'feddyn'):\n"
-        "    fedaf.run(method=method, preset='quick', rounds=1, out=method, settings={'run.device': 'cpu'})\n"
+        "    settings = {'run.device': 'cpu', 'model.width': 8}\n"
+        "    fedaf.run(method=method, preset='quick', rounds=1, out=method, settings=settings)\n"
         "print(sorted({'torch._dynamo', 'torch._inductor', 'flwr', 'ray'} & sys.modules.keys()))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)

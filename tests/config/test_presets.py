@@ -6,6 +6,7 @@ import pytest
 
 from fedaf.config import build
 from fedaf.methods.registry import METHODS
+from fedaf.runs.experiment import prepare
 from support.errors import raises
 
 
@@ -81,7 +82,27 @@ def test_averaging_methods_train_as_in_the_paper_on_every_data_set(name, dataset
     method = config.method
     assert (method.local_epochs, method.lr, method.batch_size, method.momentum) == (10, 0.01, 64, 0.9)
     assert config.run.rounds == (20 if dataset in ("cifar10", "cifar100", "fashionmnist") else 10)
-    assert build({"data": {"name": dataset}, "method": {"name": name}}, preset="quick").method.local_epochs == 2
+    assert build({"data": {"name": dataset}, "method": {"name": name}}, preset="quick").method.local_epochs >= 2
+
+
+@pytest.mark.parametrize(
+    ("dataset", "epochs"), [("digits", 10), ("cifar10", 2), ("pacs", 2), ("domainnet", 5), ("npz:x.npz", 5)]
+)
+def test_quick_averaging_has_fewer_epochs_the_more_samples_there_are(dataset, epochs):
+    method = build({"data": {"name": dataset}, "method": {"name": "fedavg"}}, preset="quick").method
+    assert method.local_epochs == epochs
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.1])
+def test_quick_gives_averaging_and_condensing_methods_comparable_budgets_on_digits(alpha):
+    """In images per round, where a forward pass counts as a third of a training step."""
+    budgets = {}
+    for name in ("fedaf", "fedaf-plus", "feddm", "fedavg"):
+        given = {"partition": {"alpha": alpha}, "method": {"name": name}}
+        experiment = prepare(build(given, preset="quick"))
+        work = experiment.method.workload(experiment.counts)
+        budgets[name] = work.forward / 3 + work.backward
+    assert max(budgets.values()) < 1.5 * min(budgets.values()), budgets
 
 
 def test_what_averaging_methods_add_has_the_weights_of_the_comparison():

@@ -13,7 +13,7 @@ import fedaf
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.registry import DATASETS
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED
 
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
 needs_fashionmnist = pytest.mark.skipif(
@@ -154,13 +154,13 @@ def some_pacs(tmp_path_factory):
     return f"npz:{path}"
 
 
-@pytest.mark.parametrize("method", METHODS.names)
+@pytest.mark.parametrize("method", FEDERATED)
 def test_a_round_of_each_method_on_fashionmnist(method, garments, tmp_path):
     metrics = one_round(method, tmp_path, dataset=garments, alpha=0.1, clients=5)
     assert metrics["losses"].get("ce", 0) < math.log(10)  # clients have learned more than to guess
 
 
-@pytest.mark.parametrize("method", METHODS.names)
+@pytest.mark.parametrize("method", FEDERATED)
 def test_a_round_of_each_method_on_pacs(method, some_pacs, tmp_path):
     metrics = one_round(method, tmp_path, dataset=some_pacs)
     domains = DATASETS.find("pacs").domains

@@ -24,7 +24,7 @@ from functools import cache
 import pytest
 
 import fedaf
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED
 
 SHORT = {"local_epochs": 4}
 SHORT_CONDENSING = {"local_steps": 20, "server_epochs": 12}
@@ -40,7 +40,7 @@ def curve(method: str, alpha: float) -> list[float]:
 
 
 @pytest.mark.parametrize("alpha", [0.02, pytest.param(0.1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("method", METHODS.names)
+@pytest.mark.parametrize("method", FEDERATED)
 def test_five_rounds_are_far_better_than_one_of_fedavg(method, alpha):
     one_round = curve("fedavg", alpha)[0]
     assert len(curve(method, alpha)) == 5
@@ -48,6 +48,6 @@ def test_five_rounds_are_far_better_than_one_of_fedavg(method, alpha):
 
 
 def test_where_clients_hold_hardly_a_class_in_common_fedaf_and_fedaf_plus_lead():
-    best = {method: max(curve(method, 0.02)) for method in METHODS}
+    best = {method: max(curve(method, 0.02)) for method in FEDERATED}
     others = max(accuracy for method, accuracy in best.items() if method not in ("fedaf", "fedaf-plus"))
     assert min(best["fedaf"], best["fedaf-plus"]) > others + 5

@@ -21,7 +21,7 @@ from fedaf.data.registry import DATASETS
 from fedaf.errors import BelowQuorum
 from fedaf.federation.rounds import RoundRules
 from fedaf.methods.condensing import CondensingMethod
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED, METHODS
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor
 from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent, rounded_up
 from fedaf.runs.experiment import disclosure
@@ -325,7 +325,7 @@ def test_a_client_that_sends_nothing_has_nothing_to_refuse():
 
 
 def test_the_default_policy_admits_every_built_in_method_and_nothing_else():
-    assert default_policy().methods == read_policy("default").methods == list(METHODS.names)
+    assert default_policy().methods == read_policy("default").methods == list(FEDERATED)
     with pytest.raises(ValueError, match="methods"):
         Policy()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedaf.data.registry import DATASETS
-from fedaf.methods.registry import METHODS as REGISTERED
+from fedaf.methods.registry import FEDERATED
 from fedaf.reproduce.archive import config_of, identity
 from fedaf.reproduce.cells import Cell
 from fedaf.reproduce.order import Filter, plan
@@ -41,7 +41,7 @@ def test_every_number_of_the_paper_stands_in_a_line():
 
 
 def test_methods_are_those_of_the_registry():
-    assert set(METHODS) == set(REGISTERED)
+    assert set(METHODS) == set(FEDERATED)
 
 
 def test_cells_differ_in_directory_and_in_settings():

@@ -1,4 +1,4 @@
-"""``fedaf compare``: run several methods on the same partition."""
+"""``fedaf compare``: run several methods on the same partitions, with one or several seeds."""
 
 import json
 import tomllib
@@ -11,17 +11,20 @@ import typer
 from fedaf import config as configuration
 from fedaf.cli import options
 from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
-from fedaf.cli.terminal import Terminal
+from fedaf.cli.terminal import Job, Terminal
 from fedaf.errors import UserError
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED, METHODS
 
 if TYPE_CHECKING:
+    from fedaf.runs.assembly import SharedData
     from fedaf.runs.experiment import Experiment
 
 COMPARISON = "comparison.json"
 _METHODS = f"Methods to compare, separated by commas, or all: {METHODS.choices}. (default: fedaf,fedavg)"
+_SEEDS = "Seeds, such as 0,1,2 or 0-4: one run per method and seed. Every seed has its own split. (default: --seed)"
 
 MethodNames = Annotated[str | None, typer.Option("--methods", "--method", help=_METHODS, rich_help_panel="Method")]
+Seeds = Annotated[str | None, options.run_option(help=_SEEDS)]
 
 
 @with_flags(without=["method"])
@@ -30,50 +33,88 @@ def compare(
     config: ConfigFile = None,
     flags: Flags,
     methods: MethodNames = None,
+    seeds: Seeds = None,
     preset: Preset = None,
     settings: Settings = None,
     target: Annotated[float | None, options.output_option()] = None,
+    against: Annotated[str | None, options.output_option(metavar="METHOD")] = None,
     out: Out = None,
     resume: Resume = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run several methods on the same partition and seed: one table, one figure.
+    """Run several methods on the same partition and seed, or several seeds: one table, one figure.
 
-    Each method gets a run directory under --out.
+    Each run gets a directory under --out.
     Options such as --ipc and --set method.KEY apply to the methods that have them.
+    With several seeds, the differences between methods come with an interval and a verdict.
 
     Args:
         target: Report the rounds until this accuracy, in per cent. (default: the highest that all reach)
+        against: Compare the other methods with this one. (default: the first of --methods)
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     if target is not None and not 0 < target <= 100:
         message = f"--target is {target:g}, but it must be an accuracy in per cent, above 0 and at most 100."
         raise UserError(message, code="FEDAF-CLI-TARGET")
     if resume is not None:
-        options.refuse_beside_resume(config, **flags, methods=methods, preset=preset, out=out, set=settings)
-        _finish(resume, {}, target, terminal)
+        given = {**flags, "methods": methods, "seeds": seeds, "preset": preset, "out": out, "set": settings}
+        options.refuse_beside_resume(config, **given)
+        _finish(resume, {}, target, against, terminal)
         return
-    names = tuple(METHODS) if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
+    names = FEDERATED if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
     if not names:
         message = "--methods needs at least one method, for example --methods fedaf,fedavg."
         raise UserError(message, code="FEDAF-CLI-METHODS")
-    configs = _configs(names, options.layered(config, flags, settings), preset)
+    _check_against(against, names)
+    configs = _planned(names, config, flags, settings, preset, seeds)
     first = next(iter(configs.values()))
     configuration.refuse_unused(flags, first)
     from fedaf.common.files import write_atomically
     from fedaf.federation.run_directory import refuse_in_use
+    from fedaf.runs.assembly import SharedData
 
     if out is not None:
         refuse_in_use(out)
-    experiments = {options.slug(name): terminal.prepare(built) for name, built in configs.items()}
-    folder = out or options.new_directory(first.data.name, "comparison", f"seed{first.run.seed}")
+    shared = SharedData()
+    experiments = {name: terminal.prepare(built, shared) for name, built in configs.items()}
+    label = f"seed{first.run.seed}" if len({built.run.seed for built in configs.values()}) == 1 else f"seeds{seeds}"
+    folder = out or options.new_directory(first.data.name, "comparison", label)
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: experiment.config.to_toml() for name, experiment in experiments.items()}
-    write_atomically(folder / COMPARISON, json.dumps({"target": target, "runs": runs}, indent=2))
+    plan = {"target": target, "against": against, "runs": runs}
+    write_atomically(folder / COMPARISON, json.dumps(plan, indent=2))
     terminal.say(f"Writing to {folder}.")
-    _finish(folder, experiments, target, terminal)
+    _finish(folder, experiments, target, against, terminal)
+
+
+def _planned(
+    names: Sequence[str],
+    file: Path | None,
+    flags: Flags,
+    settings: Sequence[str] | None,
+    preset: str | None,
+    seeds: str | None,
+) -> dict[str, configuration.Config]:
+    """Return the configuration of each run by its directory below that of the comparison.
+
+    All methods of a seed come before the next seed, so that a comparison that was stopped has whole pairs.
+    """
+    if seeds is None:
+        configs = _configs(names, options.layered(file, flags, settings), preset)
+        return {options.slug(name): built for name, built in configs.items()}
+    if "seed" in options.layered(None, flags, settings).get("run", {}):
+        message = "--seeds and --seed (run.seed) exclude each other; use one of them."
+        raise UserError(message, code="FEDAF-CLI-SEEDS")
+    numbers = options.seeds(seeds)
+    planned = {}
+    for seed in numbers:
+        given = configuration.merge(options.layered(file, flags, settings), {"run": {"seed": seed}})
+        for name, built in _configs(names, given, preset).items():
+            folder = options.slug(name)
+            planned[folder if len(numbers) == 1 else f"{folder}/seed{seed}"] = built
+    return planned
 
 
 def _configs(names: Sequence[str], given: dict[str, Any], preset: str | None) -> dict[str, configuration.Config]:
@@ -91,26 +132,59 @@ def _configs(names: Sequence[str], given: dict[str, Any], preset: str | None) ->
     return configs
 
 
-def _finish(folder: Path, prepared: "Mapping[str, Experiment]", target: float | None, terminal: Terminal) -> None:
+def _check_against(against: str | None, methods: Sequence[str]) -> None:
+    """Raise ``UserError`` if ``--against`` is not one of the methods."""
+    if against is not None and against not in methods:
+        message = f"--against is {against!r}, which is not compared here; expected one of {', '.join(methods)}."
+        raise UserError(message, code="FEDAF-CLI-AGAINST")
+
+
+def _finish(
+    folder: Path,
+    prepared: "Mapping[str, Experiment]",
+    target: float | None,
+    against: str | None,
+    terminal: Terminal,
+) -> None:
     """Bring a comparison to its end: keep finished runs, continue stopped ones, start the rest."""
-    from fedaf.federation.run_directory import CONFIG, RESULT
-    from fedaf.runs.experiment import continue_run, execute, reopen
+    from fedaf.runs.assembly import SharedData
+    from fedaf.runs.experiment import continue_run, execute
 
     try:
         saved = json.loads((folder / COMPARISON).read_text())
         target = target or saved.get("target")
+        against = against or saved.get("against")
         runs = {name: tomllib.loads(text) for name, text in saved["runs"].items()}
+        methods = list(dict.fromkeys(str(settings["method"]["name"]) for settings in runs.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}."
         raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON") from error
-    for number, (name, settings) in enumerate(runs.items()):
-        run = folder / name
-        if (run / RESULT).is_file():
-            continue
-        if (run / CONFIG).is_file():
-            continue_run(reopen(run), run, terminal.observer())
-            continue
-        experiment = prepared.get(name) or terminal.prepare(configuration.build(settings))
-        terminal.announce(experiment, with_split=number == 0)
-        execute(experiment, run, terminal.observer())
-    terminal.report(folder, list(runs), target=target)
+    _check_against(against, methods)
+    shared = SharedData()
+    jobs = [_job(folder / name, settings, prepared.get(name), shared, terminal) for name, settings in runs.items()]
+    left = [job for job in jobs if job is not None]
+    terminal.announce_all(left)
+    for job in left:
+        start = continue_run if job.rounds_done is not None else execute
+        one_of_several = job.run.parent != folder
+        note = f"seed {job.experiment.config.run.seed}" if one_of_several else ""
+        start(job.experiment, job.run, terminal.observer(note=note))
+    terminal.report(folder, list(runs), target=target, against=against or methods[0])
+
+
+def _job(
+    run: Path,
+    settings: dict[str, Any],
+    prepared: "Experiment | None",
+    shared: "SharedData",
+    terminal: Terminal,
+) -> Job | None:
+    """Return what is left to do of a run of a comparison; ``None`` if it is finished."""
+    from fedaf.federation.run_directory import CONFIG, RESULT, read_metrics
+    from fedaf.runs.experiment import reopen
+
+    if (run / RESULT).is_file():
+        return None
+    if (run / CONFIG).is_file():
+        return Job(run, reopen(run, shared=shared), len(read_metrics(run)))
+    return Job(run, prepared or terminal.prepare(configuration.build(settings), shared))

@@ -95,7 +95,7 @@ def demo(
         refuse_taken(port)
     counts = terminal.prepare(config).counts
     if not quiet:
-        terminal.console.print(tables.partition_table(counts))
+        terminal.show(tables.partition_table(counts))
     stopping = _stopping("everything the demo started has ended.")
     with stopping, tempfile.TemporaryDirectory(prefix="fedaf-demo-") as scratch:
         out = follow.demo(

@@ -14,6 +14,8 @@ from fedaf import config as configuration
 from fedaf.config.presets import PRESETS
 from fedaf.errors import UserError
 
+_MOST_SEEDS = 1000
+
 Flags = Mapping[str, Any]
 Command = Callable[..., None]
 
@@ -106,6 +108,29 @@ def refuse_beside_resume(config: Path | None, **others: object) -> None:
 def split(names: str | None) -> tuple[str, ...]:
     """Return the parts of a list that is separated by commas."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a list such as ``0,1,2``, ``0-4`` or ``0-2,10``.
+
+    Raises:
+        UserError: If it is not such a list, or names a seed twice.
+    """
+    found: list[int] = []
+    for part in split(text):
+        match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not 0 <= last - first < _MOST_SEEDS:
+            message = (
+                f"--seeds has {part!r}; expected numbers and ranges, such as 0,1,2 or 0-4, of at most {_MOST_SEEDS}"
+            )
+            raise UserError(f"{message} seeds.", code="FEDAF-CLI-SEEDS")
+        found += range(first, last + 1)
+    doubled = sorted({str(seed) for seed in found if found.count(seed) > 1})
+    if doubled or not found:
+        what = f"names {', '.join(doubled)} twice" if doubled else "is empty"
+        raise UserError(f"--seeds {what}; give each seed once, such as 0,1,2 or 0-4.", code="FEDAF-CLI-SEEDS")
+    return tuple(found)
 
 
 def new_directory(*parts: str) -> Path:

@@ -1,10 +1,12 @@
 """Output of the commands: before, during and after a run."""
 
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -12,9 +14,14 @@ from fedaf.common.stages import reached
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedaf.config import Config
     from fedaf.federation.observer import Observer
+    from fedaf.runs.assembly import SharedData
     from fedaf.runs.experiment import Experiment
+
+CSV, SUMMARY = "comparison.csv", "summary.json"
 
 _LONG_RUN = 30  # seconds; the estimate of a longer run is printed
 _MOST_CLIENTS = 50  # a larger partition is not printed
@@ -23,6 +30,30 @@ _MOST_CLIENTS = 50  # a larger partition is not printed
 def print_line(console: Console, text: str) -> None:
     """Print one line without markup or wrapping."""
     console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is left to do of a run.
+
+    Args:
+        run: Its directory.
+        experiment: The prepared experiment.
+        rounds_done: Rounds before it was stopped; ``None`` if it was never started.
+    """
+
+    run: Path
+    experiment: "Experiment"
+    rounds_done: int | None = None
+
+    @property
+    def left(self) -> float:
+        """The part of its rounds that is left."""
+        return 1 - (self.rounds_done or 0) / self.experiment.config.run.rounds
+
+
+def _after(prefix: str, sentence: str | None) -> str | None:
+    return None if sentence is None else prefix + sentence
 
 
 class Terminal:
@@ -37,77 +68,157 @@ class Terminal:
         self.console, self._verbose, self._quiet = Console(emoji=False), verbose, quiet
         reached("the command is read")
 
-    def observer(self) -> "Observer":
-        """Return an observer that shows the progress of one run."""
+    def observer(self, *, note: str = "") -> "Observer":
+        """Return an observer that shows the progress of one run, with a note after its title."""
         from fedaf.federation.observer import Observer
         from fedaf.reporting.progress import display
 
-        return Observer() if self._quiet else display(self.console, verbose=self._verbose)
+        return Observer() if self._quiet else display(self.console, verbose=self._verbose, note=note)
 
-    def prepare(self, config: "Config") -> "Experiment":
+    def prepare(self, config: "Config", shared: "SharedData | None" = None) -> "Experiment":
         """Load the data and check the configuration, with a progress bar if many images must be read."""
         from fedaf.reporting.progress import reading
         from fedaf.runs.experiment import prepare
 
         with reading(Console(quiet=True) if self._quiet else self.console) as watch:
-            return prepare(config, watch=watch)
+            return prepare(config, watch=watch, shared=shared)
 
     def say(self, text: str) -> None:
         """Print a line, unless the command is quiet."""
         if not self._quiet:
             print_line(self.console, text)
 
-    def announce(self, experiment: "Experiment", *, with_split: bool = True) -> None:
+    def show(self, table: "Table") -> None:
+        """Print a table, in several parts if it is wider than the terminal."""
+        from fedaf.reporting.fitting import fitted
+
+        for part in fitted(table, self.console.width):
+            self.console.print(part)
+
+    def announce(self, experiment: "Experiment") -> None:
         """Print the partition, and the estimated time of a long run."""
         from fedaf.reporting import tables
         from fedaf.runs import estimate
 
         if self._quiet:
             return
-        if with_split and len(experiment.counts) <= _MOST_CLIENTS:
-            self.console.print(tables.partition_table(experiment.counts))
+        self._show_split(experiment)
         seconds = estimate.seconds(experiment)
         if seconds is not None and seconds >= _LONG_RUN:
             name, device = experiment.config.method_name, experiment.engine.device
             self.say(f"{name} will take about {tables.duration(seconds)} on {device}.")
-            if seconds > 3600 and experiment.config.preset != "quick":
-                self.say("For a first look, --preset quick is much shorter.")
+            self._suggest_quick(seconds, experiment)
+
+    def announce_all(self, jobs: Sequence[Job]) -> None:
+        """Print the partition of the first run, and the estimated time of all runs together and by method."""
+        from fedaf.reporting import tables
+        from fedaf.runs import estimate
+
+        if self._quiet or not jobs:
+            return
+        first = jobs[0].experiment
+        if jobs[0].rounds_done is None:
+            self._show_split(first)
+        pace = estimate.measure(first)  # all runs of a comparison have the same model
+        by_method: dict[str, float] = {}
+        unknown: dict[str, None] = {}
+        for job in jobs:
+            name, seconds = job.experiment.config.method_name, estimate.seconds(job.experiment, pace)
+            if seconds is None:
+                unknown[name] = None
+            else:
+                by_method[name] = by_method.get(name, 0.0) + seconds * job.left
+        total = sum(by_method.values())
+        if total < _LONG_RUN:
+            return
+        parts = ", ".join(f"{name} {tables.duration(seconds)}" for name, seconds in by_method.items())
+        runs = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+        rest = f" Unknown: {', '.join(unknown)}." if unknown else ""
+        device = first.engine.device
+        self.say(f"{runs} will take about {tables.duration(total)} on {device}: {parts}.{rest}")
+        self._suggest_quick(total, first)
+
+    def _show_split(self, experiment: "Experiment") -> None:
+        from fedaf.reporting import tables
+
+        if len(experiment.counts) <= _MOST_CLIENTS:
+            self.show(tables.partition_table(experiment.counts))
+
+    def _suggest_quick(self, seconds: float, experiment: "Experiment") -> None:
+        if seconds > 3600 and experiment.config.preset != "quick":
+            self.say("For a first look, --preset quick is much shorter.")
 
     def report(
-        self, folder: Path, names: Sequence[str] = (), *, target: float | None = None, draw: bool = True
+        self,
+        folder: Path,
+        names: Sequence[str] = (),
+        *,
+        target: float | None = None,
+        against: str | None = None,
+        draw: bool = True,
     ) -> None:
         """Print the results table of the run in a folder, or of several runs below it, and draw their figures.
 
         Args:
             folder: The run directory, or the folder of a comparison.
-            names: The run directories in the folder of a comparison.
+            names: The run directories in the folder of a comparison: one for each method and seed.
             target: Show the rounds to this accuracy, in per cent.
+            against: The method that the others are compared with; its differences are shown if there are several seeds.
             draw: Whether to draw figures into the folder.
         """
-        from fedaf.federation.run_directory import PARTITION
         from fedaf.reporting import figures, tables
 
         runs = [folder / name for name in names] or [folder]
         results = [figures.read_result(run) for run in runs]
-        pictures: list[Path | None] = []
-        if draw:
-            pictures.append(figures.curves(results, folder / "curves.png"))
-            if (runs[0] / PARTITION).is_file():  # unknown over a network
-                pictures.append(figures.bubbles(runs[0], folder / "partition.png"))
-            gallery = "condensed-{}.png" if names else "condensed.png"
-            pictures += [figures.gallery(run, folder / gallery.format(run.name)) for run in runs]
-        self.console.print(tables.results_table(results, target=target))
+        seeds = len({result["seed"] for result in results})
+        files = self._draw(folder, runs, results) if draw else []
+        self.show(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
-            self.console.print(by_domain)
-        sentences = (
-            tables.personal_sentence,
-            tables.disclosure_sentence,
-            tables.audit_sentence,
-            tables.overhead_sentence,
-        )
-        for said in filter(None, (sentence(result) for result in results for sentence in sentences)):
-            print_line(self.console, said)
+            self.show(by_domain)
+        if against is not None:
+            files += self._report_differences(folder, results, against)
+        of_method = (tables.personal_sentence, tables.reference_sentence)
+        of_run = (tables.disclosure_sentence, tables.audit_sentence, tables.overhead_sentence)
+        which = f"Seed {results[0]['seed']}: " if seeds > 1 else ""
+        for result in (result for result in results if result["seed"] == results[0]["seed"]):
+            said = [
+                *(sentence(result) for sentence in of_method),
+                *(_after(which, sentence(result)) for sentence in of_run),
+            ]
+            for line in filter(None, said):
+                print_line(self.console, line)
         if draw:
-            files = ", ".join(picture.name for picture in pictures if picture)
             rest = "a directory per run" if names else "result.json"
-            print_line(self.console, f"Results are in {folder}: {files}, and {rest}.")
+            print_line(self.console, f"Results are in {folder}: {', '.join(files)}, and {rest}.")
+
+    def _draw(self, folder: Path, runs: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Draw the figures of runs and return their names. Splits are drawn for each seed, images for the first."""
+        from fedaf.federation.run_directory import PARTITION
+        from fedaf.reporting import figures
+
+        pictures: list[Path | None] = [figures.curves(results, folder / "curves.png")]
+        seeds = [result["seed"] for result in results]
+        several = len(set(seeds)) > 1
+        for seed in dict.fromkeys(seeds):
+            run = runs[seeds.index(seed)]
+            if (run / PARTITION).is_file():  # unknown over a network
+                pictures.append(figures.bubbles(run, folder / f"partition{f'-seed{seed}' if several else ''}.png"))
+        for run in (run for run, seed in zip(runs, seeds, strict=True) if seed == seeds[0]):
+            method = "" if run == folder else f"-{run.relative_to(folder).parts[0]}"
+            pictures.append(figures.gallery(run, folder / f"condensed{method}.png"))
+        return [picture.name for picture in pictures if picture]
+
+    def _report_differences(self, folder: Path, results: Sequence[Mapping[str, Any]], against: str) -> list[str]:
+        """Print the paired differences over seeds, write the files for other programs, and return their names."""
+        from fedaf.common.files import write_atomically
+        from fedaf.reporting import differences
+
+        compared = differences.differences(results, against)
+        if table := differences.differences_table(compared):
+            self.show(table)
+            print_line(self.console, differences.EXPLANATION)
+        elif compared:
+            print_line(self.console, differences.ONE_SEED)
+        write_atomically(folder / CSV, differences.as_csv(results))
+        write_atomically(folder / SUMMARY, json.dumps(differences.as_json(results, compared), indent=2) + "\n")
+        return [CSV, SUMMARY]

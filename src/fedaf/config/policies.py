@@ -6,7 +6,7 @@ from typing import Any
 from fedaf.common.naming import nearest
 from fedaf.config.toml import read_toml, toml_value, validate
 from fedaf.errors import UserError
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED, METHODS
 from fedaf.protocol import Policy
 
 DEFAULT_POLICY = "default"
@@ -15,9 +15,10 @@ DEFAULT_POLICY = "default"
 def default_policy(**bounds: Any) -> Policy:
     """Return the default policy, with some bounds replaced.
 
-    It admits the methods that ship with fedaf. An installed plugin or ``module:Class`` must be named explicitly.
+    It admits the federated methods that ship with fedaf. Any other method must be named explicitly: an installed
+    plugin, ``module:Class``, or a reference such as ``pooled``.
     """
-    return Policy(**{"methods": list(METHODS.names), **bounds})
+    return Policy(**{"methods": list(FEDERATED), **bounds})
 
 
 def read_policy(name: str) -> Policy:
@@ -31,7 +32,7 @@ def read_policy(name: str) -> Policy:
     """
     if name == DEFAULT_POLICY:
         return default_policy()
-    bounds = {"methods": list(METHODS.names), **read_toml(Path(name), what="policy")}
+    bounds = {"methods": list(FEDERATED), **read_toml(Path(name), what="policy")}
     policy = validate(Policy, bounds, owner="a policy")
     for method in policy.methods:
         if not METHODS.knows(method):

@@ -34,6 +34,10 @@ class Partition:
         """Return each client's data."""
         return Shards(self, data)
 
+    def pooled(self) -> "Partition":
+        """Return the partition that gives all samples to one client."""
+        return numbered([np.concatenate(list(self.rows.values()))])
+
     def counts(self, labels: np.ndarray, num_classes: int) -> dict[str, list[int]]:
         """Return the samples of each class by client."""
         return {name: np.bincount(labels[rows], minlength=num_classes).tolist() for name, rows in self.rows.items()}

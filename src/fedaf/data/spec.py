@@ -1,5 +1,6 @@
 """The specification of a data set: everything that is known before any of its files is read."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,12 @@ class DatasetSpec:
     files: tuple[OfficialFile, ...] = ()
     homepage: str = ""
     paper: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def training_samples(self) -> int | None:
+        """The number of training samples that ``samples`` begins with; ``None`` if it does not tell."""
+        number = re.match(r"\d+", self.samples)
+        return int(number[0]) if number else None
 
     def npz_files(self, data_dir: Path) -> list[Path]:
         """Return the .npz files that may hold the data set."""

@@ -21,6 +21,7 @@ from fedaf.deploy.machines import APP, FLOWER_HOME, LINK_FILE, NODE_FILE
 from fedaf.errors import UserError
 from fedaf.federation.run_directory import CONFIG
 from fedaf.protocol import Policy
+from fedaf.runs.network import refuse_reference
 from fedaf.transports.flower import OFFLINE, app_directory
 
 SERVER, SITES, AUTHORITY, KEYS = "server", "sites", "authority", "keys"
@@ -39,6 +40,7 @@ def trial_config(given: Mapping[str, Any]) -> Config:
     """
     merged = configuration.merge({"data": {"name": "digits"}, "partition": {"alpha": 0.5}}, given)
     config = configuration.build(merged, preset="quick")
+    refuse_reference(config)
     options = config.method.model_dump()
     if options.get("min_samples", 0) is not None:  # set, or of a method that does not condense
         return config
@@ -81,8 +83,9 @@ def init(
         bring_certificates: Create no certificates; the page then says which files to add.
 
     Raises:
-        UserError: If a name is not valid or the folder is in use.
+        UserError: If a name is not valid, the folder is in use, or the method is for one process only.
     """
+    refuse_reference(config)
     check_names(server, sites)
     refuse_used(folder)
     private_directory(folder)

@@ -109,16 +109,23 @@ class Federation:
             **server.log,
             "seconds": report.seconds,
             **({"overhead": report.overhead} if report.overhead else {}),
-            "upload_bytes": report.upload,
-            "download_bytes": report.download,
-            **({"evaluation_bytes": report.evaluation} if report.evaluation else {}),
+            **self._communication(report),
             "asked": report.asked,
             "failures": report.failures,
         }
 
+    def _communication(self, report: RoundReport) -> dict[str, Any]:
+        """The bytes that were sent. A reference sends none: no network would carry what its phases exchange."""
+        if self.method.reference:
+            return {"upload_bytes": {}, "download_bytes": {}}
+        evaluation = {"evaluation_bytes": report.evaluation} if report.evaluation else {}
+        return {"upload_bytes": report.upload, "download_bytes": report.download, **evaluation}
+
     def _accuracy(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         """Test the global model. Without test data the clients' evaluation is in the server's log; for methods with
-        personal models it has their accuracies, which are pooled here."""
+        personal models it has their accuracies, which are pooled here. Without a global model the log has it all."""
+        if not self.method.global_model:
+            return {"accuracy": None}  # unless the log has it
         if self.test is None:
             personal, samples = (server.log.get(f"personal_{name}", {}) for name in ("accuracy", "samples"))
             return {"accuracy": pooled_accuracy(personal, samples)}

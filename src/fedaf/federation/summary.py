@@ -2,7 +2,8 @@
 
 Two accuracies are reported, and each has one definition. ``accuracy`` is over test samples: of the server's test set
 (with domains: the mean over domains) or, without one, of all clients' test sets together. ``personal`` is the mean over
-clients: each client's personal model on its own test data, every client counting the same.
+clients: each client's personal model on its own test data, every client counting the same. A method without a global
+model has only the second one, which is then its ``accuracy``.
 """
 
 from collections import Counter
@@ -19,15 +20,17 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         rounds: The lines of ``metrics.jsonl``.
 
     Returns:
-        Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart), seconds, mean
-        overhead by phase, the copy audit of all images that were sent (that of the last round that has one), and the
-        condensed images that clients disclosed.
+        Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart; ``None`` for a
+        reference, which has no communication), seconds, mean overhead by phase, the copy audit of all images that were
+        sent (that of the last round that has one), and the condensed images that clients disclosed.
     """
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
 
     def bytes_of(records: Iterable[Mapping[str, Mapping[str, int]]]) -> float:
         return sum(sum(by_client.values()) for record in records for by_client in record.values()) / max(1, asked)
+
+    communicates = any(m["upload_bytes"] for m in rounds)
 
     known = [m for m in rounds if m["accuracy"] is not None]
     best = max(known, key=lambda m: float(m["accuracy"]), default={})
@@ -39,8 +42,8 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "last_accuracy": curve[-1] if curve else None,
         "curve": curve,
         "personal": _personal(rounds),
-        "upload_bytes_per_client_round": bytes_of(m["upload_bytes"] for m in rounds),
-        "download_bytes_per_client_round": bytes_of(m["download_bytes"] for m in rounds),
+        "upload_bytes_per_client_round": bytes_of(m["upload_bytes"] for m in rounds) if communicates else None,
+        "download_bytes_per_client_round": bytes_of(m["download_bytes"] for m in rounds) if communicates else None,
         "evaluation_bytes_per_client_round": bytes_of(m.get("evaluation_bytes", {}) for m in rounds),
         "seconds": sum(sum(m["seconds"].values()) for m in rounds),
         "overhead_seconds": _mean_overhead([m["overhead"] for m in rounds if m.get("overhead")]),

@@ -21,7 +21,14 @@ METHODS: "Registry[type[Method]]" = Registry(
         "moon": "fedaf.methods.moon:MOON",
         "feddyn": "fedaf.methods.feddyn:FedDyn",
         "fedgen": "fedaf.methods.fedgen:FedGen",
+        "pooled": "fedaf.methods.references:Pooled",
+        "local": "fedaf.methods.references:Local",
     },
     "module:Class",
     subclass_of("fedaf.protocol:Method", "FEDAF-METHOD-TYPE"),
 )
+
+#: Methods that are no federated learning, for comparison only: those whose class sets ``Method.reference``.
+REFERENCES = ("pooled", "local")
+#: The federated methods that ship with fedaf.
+FEDERATED = tuple(name for name in METHODS if name not in REFERENCES)

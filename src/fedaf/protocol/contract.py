@@ -385,6 +385,14 @@ class Method(ABC):
     version: ClassVar[int] = 1
     #: The name under which presets have values for this class and its subclasses; empty means no values.
     family: ClassVar[str] = ""
+    #: Whether this is a reference for comparisons and no federated method. It runs in one process only, and what its
+    #: phases exchange counts as no communication.
+    reference: ClassVar[bool] = False
+    #: Whether one client gets the data of all clients; for references only.
+    pools: ClassVar[bool] = False
+    #: Whether the server's model is what the method learned. If not, the server's model is not tested, and
+    #: ``evaluation`` logs ``accuracy``.
+    global_model: ClassVar[bool] = True
 
     def __init__(self, options: Any, task: Task, architecture: Architecture) -> None:
         self.options = options

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+from fedaf.reporting.statistics import mean_and_deviation, mean_curve
 from fedaf.reporting.tables import rounds_to
 
 MIB = 1 << 20
@@ -36,6 +37,11 @@ class Row:
         return [run["upload_bytes_per_client_round"] / MIB for run in self.runs]
 
     @property
+    def mean_curve(self) -> list[float | None]:
+        """The accuracy by round, averaged over runs."""
+        return mean_curve([run["curve"] for run in self.runs])
+
+    @property
     def personal(self) -> list[float]:
         """The best accuracies of personal models, of the runs that have them."""
         return [run["personal"]["best_accuracy"] for run in self.runs if run.get("personal")]
@@ -51,24 +57,29 @@ def last_five(run: Figures, within: int | None = None) -> float:
     return fmean(run["curve"][:within][-5:])
 
 
-def spread(values: Sequence[float]) -> str:
-    """Format the mean and, if there are several values, their sample standard deviation."""
-    if not values:
-        return ""
-    return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
-
-
 def accuracy_table(rows: Sequence[Row], *, within: int | None = None) -> str:
     """Compare the best accuracy with the paper's; with that of the last rounds, upload and copy audit."""
     lines = []
     for row in rows:
-        late = [spread([last_five(run, within) for run in row.runs])]
-        late.append(spread([run["curve"][:within][-1] for run in row.runs]))
+        late = [mean_and_deviation([last_five(run, within) for run in row.runs])]
+        late.append(mean_and_deviation([run["curve"][:within][-1] for run in row.runs]))
         upload = f"{fmean(row.uploads):.2f}" if row.runs else ""
         compared = _compared(row, [best(run, within) for run in row.runs])
         lines.append([*compared, *late, upload, audit(row.runs)])
         if personal := row.personal:
-            lines.append([f"{row.label}, personal models", "", spread(personal), _count(personal), "", "", "", "", ""])
+            lines.append(
+                [
+                    f"{row.label}, personal models",
+                    "",
+                    mean_and_deviation(personal),
+                    _count(personal),
+                    "",
+                    "",
+                    "",
+                    "",
+                    "",
+                ]
+            )
     headers = [*_COMPARED, "last five rounds", "last round", "upload, MiB", "copy audit"]
     if not any(row.paper for row in rows):  # neither the paper's column nor the difference
         headers, *lines = ([line[0], *line[2:4], *line[5:]] for line in (headers, *lines))
@@ -88,14 +99,18 @@ def domains_table(rows: Sequence[Row], domains: Sequence[str]) -> str:
             lines.append([f"{row.label}, paper", *(f"{paper[name]:.2f}" for name in columns), "", "", ""])
         found = [{**run["best_accuracy_by_domain"], "average": run["best_accuracy"]} for run in row.runs]
         values = {name: [run[name] for run in found] for name in columns}
-        measured = [spread(values[name]) for name in columns]
+        measured = [mean_and_deviation(values[name]) for name in columns]
         label = f"{row.label}, measured" if paper else row.label
-        lines.append([label, *measured, spread([last_five(run) for run in row.runs]), _count(found), audit(row.runs)])
+        lines.append(
+            [label, *measured, mean_and_deviation([last_five(run) for run in row.runs]), _count(found), audit(row.runs)]
+        )
         if paper and found:
             differences = [f"{fmean(values[name]) - paper[name]:+.2f}" for name in columns]
             lines.append([f"{row.label}, difference", *differences, "", "", ""])
         if personal := row.personal:
-            lines.append([f"{row.label}, personal models", *blank, spread(personal), "", _count(personal), ""])
+            lines.append(
+                [f"{row.label}, personal models", *blank, mean_and_deviation(personal), "", _count(personal), ""]
+            )
     return markdown(["", *columns, "average, last five rounds", "seeds", "copy audit"], lines)
 
 
@@ -108,15 +123,10 @@ def rounds_table(rows: Sequence[Row], target: float) -> str:
     """Compare the rounds until the mean curve over seeds reaches ``target`` with the paper's."""
     lines = []
     for row in rows:
-        reached = rounds_to(mean_curve(row.runs), target) if row.runs else ""
+        reached = rounds_to(row.mean_curve, target) if row.runs else ""
         paper = "" if row.paper is None else f"{row.paper[0]:g}"
         lines.append([row.label, paper, reached, _count(row.runs)])
     return markdown(["", "paper", "measured", "seeds"], lines)
-
-
-def mean_curve(runs: Sequence[Figures]) -> list[float]:
-    """Return the accuracy by round, averaged over runs."""
-    return [fmean(accuracies) for accuracies in zip(*(run["curve"] for run in runs), strict=True)]
 
 
 def mismatch(row: Row, measure: str, *, within: int | None = None, target: float = 0.0) -> str | None:
@@ -132,7 +142,7 @@ def mismatch(row: Row, measure: str, *, within: int | None = None, target: float
         return None
     mean, std = paper
     if measure == "rounds":
-        reached = rounds_to(mean_curve(row.runs), target)
+        reached = rounds_to(row.mean_curve, target)
         return f"{reached}, not {mean:g} rounds to {target:g} %" if reached != f"{mean:g}" else None
     if measure == "upload":
         difference = fmean(row.uploads) - mean
@@ -169,7 +179,7 @@ def _compared(row: Row, values: Sequence[float]) -> list[str]:
         mean, std = row.paper
         printed = f"{mean:.2f}" + ("" if std is None else f" ± {std:.2f}")
         difference = f"{fmean(values) - mean:+.2f}" if values else ""
-    return [row.label, printed, spread(values), _count(values), difference]
+    return [row.label, printed, mean_and_deviation(values), _count(values), difference]
 
 
 def _count(values: Sequence[Any]) -> str:

@@ -15,6 +15,7 @@ from fedaf.data.dataset import DataSet
 from fedaf.data.statistics import spread
 from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
 from fedaf.protocol import UserError
+from fedaf.reporting.tables import by_method
 
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
@@ -34,6 +35,8 @@ _COLOURS = {
     "feddyn": "tab:cyan",
     "fedgen": "tab:pink",
 }
+#: References are grey and never solid.
+_REFERENCES = {"pooled": ("dimgrey", "--"), "local": ("darkgrey", "-.")}
 _THICK = {"fedaf-plus": 2.6, "fedaf": 2.0}
 _OTHER_COLOURS = ("tab:gray", "tab:olive", "darkgoldenrod", "navy", "teal", "indigo", "darkred", "lightcoral")
 _REPORTED = {
@@ -74,9 +77,12 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
 
 
 def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Draw the test accuracy of several runs by round, one line per method."""
-    by_method = {result["method"]: [result["curve"]] for result in results}
-    return seed_curves(by_method, path, title=results[0]["dataset"], methods={name: name for name in by_method})
+    """Draw the test accuracy of several runs by round, one line per method: the mean over its seeds."""
+    by_label = {}
+    for method, runs in by_method(results).items():
+        rounds = min(len(run["curve"]) for run in runs)
+        by_label[method] = [run["curve"][:rounds] for run in runs]
+    return seed_curves(by_label, path, title=results[0]["dataset"], methods={name: name for name in by_label})
 
 
 def seed_curves(
@@ -96,8 +102,8 @@ def seed_curves(
     others, drawn = cycle(_OTHER_COLOURS), set()
     for label, of_seeds in by_label.items():
         method = (methods or {}).get(label, "")
-        colour = _COLOURS.get(method) or next(others)
-        style = {"color": colour, "linewidth": _THICK.get(method, 1.2), "linestyle": "--" if colour in drawn else "-"}
+        colour, line = _REFERENCES.get(method) or (_COLOURS.get(method) or next(others), "-")
+        style = {"color": colour, "linewidth": _THICK.get(method, 1.2), "linestyle": "--" if colour in drawn else line}
         drawn.add(colour)
         values = np.array(of_seeds, np.float64)
         rounds = np.arange(1, values.shape[1] + 1)

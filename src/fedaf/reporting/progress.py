@@ -39,27 +39,27 @@ def reading(console: Console) -> Iterator[Callable[[int, int], None]]:
             bar.stop()
 
 
-def display(console: Console, *, verbose: bool = False) -> Observer:
+def display(console: Console, *, verbose: bool = False, note: str = "") -> Observer:
     """Return an observer that shows the progress of a run: a bar where one can be drawn, else a line per round.
 
-    A notebook can draw a bar if ipywidgets is installed.
+    A notebook can draw a bar if ipywidgets is installed. The note comes after the title of the run.
     """
     notebook = console.is_jupyter and find_spec("ipywidgets") is not None
-    return (LiveProgress if console.is_terminal or notebook else PlainProgress)(console, verbose=verbose)
+    return (LiveProgress if console.is_terminal or notebook else PlainProgress)(console, verbose=verbose, note=note)
 
 
 class PlainProgress(Observer):
-    """Print a line per round and per failed client; with ``verbose`` also per phase."""
+    """Print a line per round and per failed client; with ``verbose`` also per phase. ``note`` follows the title."""
 
-    def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        self._console, self._verbose = console, verbose
+    def __init__(self, console: Console, *, verbose: bool = False, note: str = "") -> None:
+        self._console, self._verbose, self._note = console, verbose, note
         self._rounds = self._first = self._round = 1
         self._began = time.monotonic()
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._start(rounds, first_round)
         left = f"rounds {first_round} to {rounds}" if first_round <= rounds else "already finished"
-        self._say(f"{title} on {device}: {left}")
+        self._say(f"{self._titled(title)} on {device}: {left}")
 
     def round_started(self, round: int) -> None:
         self._round = round
@@ -75,6 +75,9 @@ class PlainProgress(Observer):
         done, took = metrics["round"], duration(sum(metrics["seconds"].values()))
         accuracy = per_cent(metrics["accuracy"])
         self._say(f"round {done}/{self._rounds}: accuracy {accuracy}, {took}, {self._left(done)} left")
+
+    def _titled(self, title: str) -> str:
+        return f"{title}, {self._note}" if self._note else title
 
     def _start(self, rounds: int, first_round: int) -> None:
         self._rounds, self._first, self._round = rounds, first_round, first_round
@@ -94,8 +97,8 @@ class PlainProgress(Observer):
 class LiveProgress(PlainProgress):
     """Show a progress bar with round, phase, client, accuracy and time left; if ``verbose``, also a line per round."""
 
-    def __init__(self, console: Console, *, verbose: bool = False) -> None:
-        super().__init__(console, verbose=verbose)
+    def __init__(self, console: Console, *, verbose: bool = False, note: str = "") -> None:
+        super().__init__(console, verbose=verbose, note=note)
         title, state = TextColumn("{task.description}", style="bold", markup=False), "{task.fields[state]}"
         self._bar = Progress(title, BarColumn(bar_width=24), TextColumn(state, markup=False), console=console)
         self._phase, self._phases_done, self._phases, self._accuracy = "", 0, 1, ""
@@ -103,7 +106,7 @@ class LiveProgress(PlainProgress):
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._start(rounds, first_round)
         self._phases = phases + 1  # and the work of the server
-        self._bar.add_task(title, total=rounds, completed=first_round - 1, state=f"on {device}")
+        self._bar.add_task(self._titled(title), total=rounds, completed=first_round - 1, state=f"on {device}")
         self._bar.start()
 
     def round_started(self, round: int) -> None:

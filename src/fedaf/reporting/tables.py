@@ -1,8 +1,8 @@
 """Tables for a terminal."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median_low
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, median_low
 from typing import Any
 
 from rich.box import SIMPLE
@@ -11,9 +11,14 @@ from rich.table import Table
 
 from fedaf.data.partitions.domain import client_of_domain
 from fedaf.data.spec import NO_DATA
+from fedaf.reporting.statistics import mean_and_deviation, mean_curve
 
 _MOST_ROWS = 20
 _MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters
+
+Result = Mapping[str, Any]
+#: The results of one method, one per seed.
+Runs = Sequence[Result]
 
 
 def duration(seconds: float) -> str:
@@ -42,13 +47,13 @@ def per_cent(accuracy: float | None) -> str:
     return "unknown" if accuracy is None else f"{accuracy:.2f} %"
 
 
-def _table(title: str, headers: Sequence[str], *, compact: bool = False) -> Table:
-    """A table with all columns but the first aligned right; in a compact one, they are not wrapped."""
+def new_table(title: str, headers: Sequence[str], *, compact: bool = False) -> Table:
+    """Return a table with all columns but the first aligned right; no cell is wrapped."""
     style: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0)} if compact else {}
     table = Table(title=escape(title), title_justify="left", **style)
     table.add_column(escape(headers[0]), no_wrap=True)
     for header in headers[1:]:
-        table.add_column(escape(header), justify="right", no_wrap=compact)
+        table.add_column(escape(header), justify="right", no_wrap=True)
     return table
 
 
@@ -56,7 +61,7 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     """Show the samples per class of each client, or the number of classes it holds if there are many."""
     classes = len(next(iter(counts.values())))
     headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
-    table = _table("Samples per class of each client", ["client", *headers, "total"], compact=True)
+    table = new_table("Samples per class of each client", ["client", *headers, "total"], compact=True)
     for client, row in counts.items():
         held = [str(n) if n else "·" for n in row] if classes <= _MOST_COLUMNS else [str(sum(n > 0 for n in row))]
         table.add_row(escape(client), *held, str(sum(row)))
@@ -65,7 +70,7 @@ def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
 
 def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Sequence[str]) -> Table:
     """Show the samples of each class or other ``kind``; if there are many, only the fewest, the median and the most."""
-    table = _table(f"Samples per {kind}", [kind, "train", "test"], compact=True)
+    table = new_table(f"Samples per {kind}", [kind, "train", "test"], compact=True)
     if len(train) <= _MOST_ROWS:
         rows = [(names[c] if names else str(c), train[c], test[c]) for c in range(len(train))]
     else:
@@ -79,52 +84,90 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
     return table
 
 
-#: The columns after the method, in order: the header and the cell of a result. A new column is one line.
-_COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
-    ("best %", lambda result: _bare(result["best_accuracy"])),
-    ("last %", lambda result: _bare(result["last_accuracy"])),
-    ("up / client / round", lambda result: size(result["upload_bytes_per_client_round"])),
-    ("down / client / round", lambda result: size(result["download_bytes_per_client_round"])),
-    ("time", lambda result: duration(result["seconds"])),
+#: The columns after the method, in order: the header, and the cell of a method's runs. A new column is one line.
+_COLUMNS: tuple[tuple[str, Callable[[Runs], str]], ...] = (
+    ("best %", lambda runs: _accuracy(run["best_accuracy"] for run in runs)),
+    ("last %", lambda runs: _accuracy(run["last_accuracy"] for run in runs)),
+    ("up / client / round", lambda runs: _bytes(run["upload_bytes_per_client_round"] for run in runs)),
+    ("down / client / round", lambda runs: _bytes(run["download_bytes_per_client_round"] for run in runs)),
+    ("time", lambda runs: duration(fmean(run["seconds"] for run in runs))),
 )
 _SPLITS = {"domain": "one client per domain"}
+_NOTHING = "\N{EN DASH}"  # of a figure that does not apply
 
 
-def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None = None) -> Table:
+def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the results of each method, in the order in which they first appear."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result["method"], []).append(result)
+    return found
+
+
+def results_table(results: Sequence[Result], *, target: float | None = None) -> Table:
     """Compare methods: accuracy, rounds until it reaches ``target``, bytes per client and round, time, disclosure.
+
+    With several seeds, accuracies are the mean and the sample standard deviation, rounds are those of the mean curve,
+    bytes and time are means, and the disclosure is the largest.
 
     Args:
         results: The contents of ``result.json`` of each run.
-        target: Accuracy in per cent; by default the highest whole number that all methods reach.
+        target: Accuracy in per cent; by default the highest whole number that all methods but references reach.
     """
+    methods = by_method(results)
     columns = list(_COLUMNS)
-    if len(results) > 1 or target is not None:
-        goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
-        columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
-    if len(results) > 1 and any(result.get("disclosed") for result in results):
+    if len(methods) > 1 or target is not None:
+        goal = _reached_by_all(methods) if target is None else target
+        columns.insert(2, (f"rounds to {goal:g} %", lambda runs: rounds_to(_curve(runs), goal)))
+    if len(methods) > 1 and any(result.get("disclosed") for result in results):
         columns.append(("images sent (per sample)", disclosed))
-    table = _table(_title(results[0]), ["method", *(header for header, _ in columns)])
-    for result in results:
-        name = escape(result["method"])
-        table.add_row(name, *(cell(result) for _, cell in columns))
-        if personal := result.get("personal"):
-            accuracy = (f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}")
+    table = new_table(_title(results), ["method", *(header for header, _ in columns)])
+    for method, runs in methods.items():
+        name = escape(method)
+        table.add_row(name, *(cell(runs) for _, cell in columns))
+        if has_personal_row(runs[0]):
+            accuracy = (_accuracy(run["personal"][f"{which}_accuracy"] for run in runs) for which in ("best", "last"))
             table.add_row(f"{name} (personal)", *accuracy, *("" for _ in columns[2:]))
     return table
 
 
-def _title(result: Mapping[str, Any]) -> str:
-    """The setting of a run, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
+def has_personal_row(result: Result) -> bool:
+    """Whether a method has personal models besides a global one. The only row of ``local`` is already of its models."""
+    return bool(result.get("personal")) and not result.get("reference")
+
+
+def _reached_by_all(methods: Mapping[str, Runs]) -> int:
+    """Return the highest whole per cent that the mean curve of every method reaches; of references, if all are."""
+    ranked = [runs for runs in methods.values() if not runs[0].get("reference")] or list(methods.values())
+    return math.floor(min(max((accuracy or 0 for accuracy in _curve(runs)), default=0) for runs in ranked))
+
+
+def _curve(runs: Runs) -> list[float | None]:
+    return mean_curve([run["curve"] for run in runs])
+
+
+def _accuracy(values: Iterable[float | None]) -> str:
+    """Format accuracies over seeds; unknown if one of them is."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return mean_and_deviation(known) if len(known) == len(found) else "unknown"
+
+
+def _bytes(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return size(fmean(known)) if known else _NOTHING
+
+
+def _title(results: Sequence[Result]) -> str:
+    """The setting of runs, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
+    result = results[0]
+    seeds = list(dict.fromkeys(one["seed"] for one in results))
     clients, rounds = _counted(result["clients"], "client"), _counted(result["rounds"], "round")
     split = f"Dirichlet {result['alpha']:g}" if result["alpha"] is not None else result["partition"]
     setting = [result["dataset"], clients, _SPLITS.get(split, split)]
     if result["dataset"] == NO_DATA:  # clients brought their data, so there was no split
         setting = ["own data", clients]
-    return ", ".join([*setting, rounds, f"seed {result['seed']}"])
-
-
-def _bare(accuracy: float | None) -> str:
-    return per_cent(accuracy).removesuffix(" %")
+    return ", ".join([*setting, rounds, f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"])
 
 
 def _counted(number: int, what: str) -> str:
@@ -138,7 +181,7 @@ def rounds_to(curve: Sequence[float | None], target: float) -> str:
 
 def personal_sentence(result: Mapping[str, Any]) -> str | None:
     """Explain the two rows of a method with personal models."""
-    if not result.get("personal"):
+    if not has_personal_row(result):
         return None
     return (
         f"{result['method']} has no global model. Its first row is the averaged model with averaged BatchNorm layers, "
@@ -147,22 +190,45 @@ def personal_sentence(result: Mapping[str, Any]) -> str | None:
     )
 
 
-def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
+_REFERENCES = {
+    "pooled": "pooled is central training on all data in one place, which a federation must do without",
+    "local": "local is every client alone, without sharing anything. Its accuracy is the mean over clients of each "
+    "client's model on the test split of its domain, or on the whole test split",
+}
+
+
+def reference_sentence(result: Result) -> str | None:
+    """Explain a row that is a reference; ``None`` for federated methods."""
+    if not result.get("reference"):
+        return None
+    name = result["method"]
+    subject = f"{_REFERENCES[name]}. It" if name in _REFERENCES else name
+    return f"{subject} is a reference for comparison, not a federated method."
+
+
+def domains_table(results: Sequence[Result]) -> Table | None:
     """Compare methods on each domain, in their best round; ``None`` for data without domains."""
-    domains = list(results[0].get("best_accuracy_by_domain") or {})
+    domains = next((list(found) for result in results if (found := result.get("best_accuracy_by_domain"))), None)
     if not domains:
         return None
-    table = _table("Accuracy by domain in the best round, per cent", ["method", *domains, "average"])
-    for result in results:
-        values = [*result["best_accuracy_by_domain"].values(), result["best_accuracy"]]
-        method = escape(result["method"])
-        table.add_row(method, *(f"{value:.2f}" for value in values))
-        personal = result.get("personal")
-        if personal and result["partition"] == "domain":  # then clients are domains
-            own = [personal["best_by_client"].get(client_of_domain(name)) for name in domains]
-            cells = ["·" if value is None else f"{value:.2f}" for value in own]  # absent in that round
-            table.add_row(f"{method} (personal)", *cells, f"{personal['best_accuracy']:.2f}")
+    table = new_table("Accuracy by domain in the best round, per cent", ["method", *domains, "average"])
+    for method, runs in by_method(results).items():
+        name, with_personal = escape(method), has_personal_row(runs[0])
+        if all(run.get("best_accuracy_by_domain") for run in runs):
+            cells = [_accuracy(run["best_accuracy_by_domain"][domain] for run in runs) for domain in domains]
+            table.add_row(name, *cells, _accuracy(run["best_accuracy"] for run in runs))
+        else:  # without a global model
+            with_personal = bool(runs[0].get("personal"))
+        if with_personal and runs[0]["partition"] == "domain":  # then clients are domains
+            cells = [_of_client(runs, client_of_domain(domain)) for domain in domains]
+            table.add_row(f"{name} (personal)", *cells, _accuracy(run["personal"]["best_accuracy"] for run in runs))
     return table
+
+
+def _of_client(runs: Runs, client: str) -> str:
+    """The accuracy of a client's personal model; a dot if the client was absent in the best round of some run."""
+    own = [run["personal"]["best_by_client"].get(client) for run in runs]
+    return "·" if None in own else _accuracy(own)
 
 
 def overhead(by_phase: Mapping[str, Mapping[str, float]]) -> str:
@@ -179,10 +245,13 @@ def overhead_sentence(result: Mapping[str, Any]) -> str | None:
     return f"Mean overhead of a phase besides computing: {overhead(spent)}." if spent else None
 
 
-def disclosed(result: Mapping[str, Any]) -> str:
+def disclosed(runs: Runs) -> str:
     """Format the most images that a client disclosed, in total and per sample: ``900 (≤5)``; else empty."""
-    found = result.get("disclosed")
-    return f"{found['most_images']}\N{NO-BREAK SPACE}(≤{found['per_sample_at_most']:g})" if found else ""
+    found = [run["disclosed"] for run in runs if run.get("disclosed")]
+    if not found:
+        return ""
+    most, per_sample = (max(one[key] for one in found) for key in ("most_images", "per_sample_at_most"))
+    return f"{most}\N{NO-BREAK SPACE}(≤{per_sample:g})"
 
 
 def disclosure_sentence(result: Mapping[str, Any]) -> str | None:

@@ -49,6 +49,20 @@ def data_for(
     return data if table.validation is None else with_validation(data, table.validation)
 
 
+class SharedData:
+    """Loads data as ``data_for`` does, but only once for runs with the same ``[data]`` table."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, DataSet] = {}
+
+    def load(self, config: Config, *, watch: Callable[[int, int], None] | None = None) -> DataSet:
+        """Return the data of a configuration."""
+        table = config.data.model_dump_json()
+        if table not in self._loaded:
+            self._loaded[table] = data_for(config, Path(config.data.dir), watch=watch)
+        return self._loaded[table]
+
+
 def spec_for(config: Config) -> DatasetSpec:
     """Return the shape and classes of a configuration's data without loading them, as sites of a network need.
 

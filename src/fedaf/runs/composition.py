@@ -177,6 +177,7 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
     return {
         "schema_version": SCHEMA_VERSION,
         "method": config.method_name,
+        "reference": site.method.reference,
         "preset": config.preset,
         "dataset": config.data.name,
         "tested_on": _tested_on(config),

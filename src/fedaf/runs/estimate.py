@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -12,15 +13,21 @@ _BATCH = {"cpu": 64, "cuda": 512, "mps": 256}
 _REPEATS = 3
 
 
-def seconds(experiment: Experiment) -> float | None:
-    """Return the estimated seconds of a run: the method's workload times the measured seconds per image.
+@dataclass(frozen=True)
+class Pace:
+    """Measured seconds per image that passes through a model.
 
-    Returns:
-        The estimate, or ``None`` if the method does not know its workload.
+    Args:
+        forward: Without a backward pass.
+        backward: With one.
     """
-    work = experiment.method.workload(experiment.counts)
-    if work is None:
-        return None
+
+    forward: float
+    backward: float
+
+
+def measure(experiment: Experiment) -> Pace:
+    """Measure the pace of an experiment's model on its device; this takes some batches."""
     engine, task = experiment.engine, experiment.task
     model = experiment.method.build_model(Key(0)).to(engine.device).train()
     draws = Key(0).torch(engine.device)
@@ -35,11 +42,27 @@ def seconds(experiment: Experiment) -> float | None:
             loss = model(images).square().mean()
         torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True)
 
-    table = experiment.config
-    rounds = table.run.rounds * table.federation.participation
     with Key(0).seeded(engine.device):  # dropout must not advance the caller's generators
-        forward_rate, backward_rate = (_rate(engine.capture(step), images) for step in (forward, backward))
-        return rounds * (work.forward * forward_rate + work.backward * backward_rate)
+        return Pace(*(_rate(engine.capture(step), images) for step in (forward, backward)))
+
+
+def seconds(experiment: Experiment, pace: Pace | None = None) -> float | None:
+    """Return the estimated seconds of a run: the method's workload times the measured seconds per image.
+
+    Args:
+        experiment: The run.
+        pace: The pace of its model; measured if it is not given.
+
+    Returns:
+        The estimate, or ``None`` if the method does not know its workload.
+    """
+    work = experiment.method.workload(experiment.counts)
+    if work is None:
+        return None
+    table = experiment.config
+    pace = pace or measure(experiment)
+    rounds = table.run.rounds * (1.0 if experiment.method.pools else table.federation.participation)
+    return rounds * (work.forward * pace.forward + work.backward * pace.backward)
 
 
 def _rate(step: Callable[[], None], images: torch.Tensor) -> float:

@@ -28,8 +28,9 @@ from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
-from fedaf.protocol import Architecture, Disclosure, Method, Policy, Task, UserError
+from fedaf.protocol import Architecture, Disclosure, Method, Policy, Shard, Task, UserError
 from fedaf.runs import assembly
+from fedaf.runs.assembly import SharedData
 from fedaf.runs.composition import Play, ServerSite
 from fedaf.runs.result import RunResult
 from fedaf.transports.local import LocalTransport
@@ -64,6 +65,12 @@ class Experiment:
         """Number of samples per class, by client."""
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
 
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        """The data of each client; a method that pools has one client with all of them."""
+        partition = self.partition.pooled() if self.method.pools else self.partition
+        return partition.shards(self.dataset)
+
 
 def prepare(
     config: Config,
@@ -71,6 +78,7 @@ def prepare(
     saved_partition: Path | None = None,
     model: nn.Module | Factory | None = None,
     watch: Callable[[int, int], None] | None = None,
+    shared: SharedData | None = None,
 ) -> Experiment:
     """Check a configuration, cheapest checks first, load its data and build its method.
 
@@ -79,6 +87,7 @@ def prepare(
         saved_partition: The ``partition.json`` of an earlier run, instead of a new split.
         model: The model that was passed from Python, if it was not a name.
         watch: Called with the number of decoded image files and their total.
+        shared: Loads the data, for several runs on the same ones.
 
     Raises:
         UserError: The configuration cannot be run.
@@ -93,7 +102,9 @@ def prepare(
     reached(f"the engine is ready ({engine.name} on {engine.device})")
     method_class = METHODS.find(config.method_name)
     policy = read_policy(config.federation.policy) if config.federation.policy else None
-    data = assembly.data_for(config, Path(config.data.dir), watch=watch)
+    if policy is not None and method_class.reference and config.method_name not in policy.methods:
+        raise policy.refused_method(config.method_name)
+    data = (shared or SharedData()).load(config, watch=watch)
     reached(f"the data are read ({len(data.train)} training images)")
     config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data)
@@ -145,7 +156,11 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 
 
 def reopen(
-    out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
+    out: Path,
+    *,
+    model: nn.Module | Factory | None = None,
+    moved: Mapping[str, Any] | None = None,
+    shared: SharedData | None = None,
 ) -> Experiment:
     """Prepare the experiment of an earlier run, with its saved split.
 
@@ -153,6 +168,7 @@ def reopen(
         out: The run directory.
         model: The model that was passed from Python, if it was not a name.
         moved: Settings that replace saved ones: where the data are now, and what computes.
+        shared: Loads the data, for several runs on the same ones.
 
     Raises:
         UserError: ``out`` is not a run directory, or the data changed.
@@ -167,7 +183,7 @@ def reopen(
     if not saved.is_file() and (out / LATEST).is_file():
         elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
         raise UserError(f"{out} has no {PARTITION}; restore it, or: {elsewhere}.", code="FEDAF-RUN-NO-PARTITION")
-    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
+    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model, shared=shared)
 
 
 def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
@@ -191,16 +207,15 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
         new: Whether the directory must be new.
     """
     config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
+    admission = None if policy is None else Admission(policy, method, config.method_name)
+    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(experiment.partition.rows))
     with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):
         if new:
             directory.write(CONFIG, config.to_toml())
         if not (out / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
-        shards = experiment.partition.shards(data)
-        admission = None if policy is None else Admission(policy, method, config.method_name)
-        site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
         reached("the run starts")
-        yield Play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
+        yield Play(site, LocalTransport(experiment.shards, experiment.engine, admission), directory, observer)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from fedaf.data.spec import NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import CONFIG, RunDirectory
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED, METHODS
 from fedaf.models import custom
 from fedaf.models.validation import validate
 from fedaf.protocol import Method, Policy, Refused, Shard, Transport, UserError
@@ -66,6 +66,7 @@ def server_site(config: Config) -> ServerSite:
     Raises:
         UserError: The configuration cannot be run.
     """
+    refuse_reference(config)
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
@@ -73,6 +74,18 @@ def server_site(config: Config) -> ServerSite:
     own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
     return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
+
+
+def refuse_reference(config: Config) -> None:
+    """Check that a configuration may run over a network, whatever the clients' policies say.
+
+    Raises:
+        UserError: Its method is a reference for comparisons, such as ``pooled``, which would need raw data.
+    """
+    name = config.method_name
+    if METHODS.find(name).reference:
+        what = f"the method {name} is a reference for comparisons in one process, and no federated method"
+        raise UserError(f"{what}; choose one of {', '.join(FEDERATED)}.", code="FEDAF-METHOD-REFERENCE")
 
 
 def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
@@ -123,6 +136,7 @@ def client_site(node: Node, text: str) -> ClientSite:
     given = _parsed(text)
     _check_allowed(node, policy, given)
     config = configuration.build(given)
+    refuse_reference(config)
     torch.set_num_threads(node.threads or config.run.threads or torch.get_num_threads())
     started = time.monotonic()
     entry = assembly.spec_for(config)
