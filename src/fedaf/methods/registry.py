@@ -21,7 +21,15 @@ METHODS: "Registry[type[Method]]" = Registry(
         "moon": "fedaf.methods.moon:MOON",
         "feddyn": "fedaf.methods.feddyn:FedDyn",
         "fedgen": "fedaf.methods.fedgen:FedGen",
+        "scaffold": "fedaf.methods.scaffold:Scaffold",
+        "fednova": "fedaf.methods.fednova:FedNova",
+        "fedavgm": "fedaf.methods.fedopt:FedAvgM",
+        "fedadam": "fedaf.methods.fedopt:FedAdam",
+        "fedyogi": "fedaf.methods.fedopt:FedYogi",
     },
     "module:Class",
     subclass_of("fedaf.protocol:Method", "FEDAF-METHOD-TYPE"),
 )
+
+#: What ``fedaf compare --methods all`` runs: the eight methods of the FedAF paper, and FedAF+.
+PAPER_METHODS = ("fedaf", "fedaf-plus", "feddm", "fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")

@@ -33,6 +33,11 @@ _COLOURS = {
     "moon": "tab:purple",
     "feddyn": "tab:cyan",
     "fedgen": "tab:pink",
+    "scaffold": "gold",
+    "fednova": "limegreen",
+    "fedavgm": "slategray",
+    "fedadam": "magenta",
+    "fedyogi": "tan",
 }
 _THICK = {"fedaf-plus": 2.6, "fedaf": 2.0}
 _OTHER_COLOURS = ("tab:gray", "tab:olive", "darkgoldenrod", "navy", "teal", "indigo", "darkred", "lightcoral")
