@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import PAPER_METHODS
 from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table, rounds_to
 from support.commandline import TINY, assert_one_sentence
 
@@ -41,13 +41,13 @@ def wide(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
 
 
-def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, tmp_path, wide):
+def test_all_methods_of_the_paper_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, tmp_path, wide):
     code, out, err = call("compare", "--methods", "all", *ALL, "--set", "run.rounds=2", "--target", "11", "--out", "c")
     assert (code, err) == (0, "")
     assert "rounds to 11 %" in out
     found = rows(out)
     splits = set()
-    for name in METHODS:
+    for name in PAPER_METHODS:
         result = result_of(tmp_path / "c" / name)
         best, last, rounds, up, down, _, images = found[name]
         assert (best, last) == (f"{result['best_accuracy']:.2f}", f"{result['last_accuracy']:.2f}")
@@ -60,6 +60,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
         assert (f"Disclosure of {name}:" in out) == (disclosed is not None)
         splits.add((tmp_path / "c" / name / "partition.json").read_text())
     assert len(splits) == 1
+    assert {path.name for path in (tmp_path / "c").iterdir() if path.is_dir()} == set(PAPER_METHODS)
     personal = result_of(tmp_path / "c" / "fedbn")["personal"]
     assert found["fedbn (personal)"][:2] == [f"{personal['best_accuracy']:.2f}", f"{personal['last_accuracy']:.2f}"]
     assert "fedbn has no global model" in out
@@ -77,7 +78,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
     assert result_of(cut)["curve"] == curve
     code, again, _ = call("compare", "--resume", "c", "-q", "--target", "99.5")
     assert code == 0
-    assert {rows(again)[name][2] for name in METHODS} == {"never"}
+    assert {rows(again)[name][2] for name in PAPER_METHODS} == {"never"}
     assert "rounds to 99.5 %" in again
 
 

@@ -8,6 +8,7 @@ from fedaf.config import build
 from fedaf.methods.registry import METHODS
 from fedaf.runs.experiment import prepare
 from support.errors import raises
+from support.tiny import AVERAGING
 
 
 def paper(dataset: str, method: str = "fedaf"):
@@ -75,7 +76,7 @@ def test_quick_fedaf_plus_has_less_work_in_steps(dataset):
     assert quick.local_steps == 20
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen"])
+@pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.parametrize("dataset", ["digits", "cifar10", "cifar100", "fashionmnist", "domainnet", "pacs"])
 def test_averaging_methods_train_as_in_the_paper_on_every_data_set(name, dataset):
     config = paper(dataset, name)

@@ -9,16 +9,14 @@ import torch
 
 import fedaf
 from fedaf.engine import EagerEngine
-from fedaf.methods.averaging import AveragingMethod
-from fedaf.methods.registry import METHODS
 from fedaf.protocol import generators_released
 from support.errors import raises
+from support.tiny import AVERAGING
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 LITTLE = lambda: 0  # noqa: E731 (memory that an item needs)
 ENGINE = EagerEngine(CPU, memory_budget=1000, clients_at_once=2)
-AVERAGING = [name for name in METHODS if issubclass(METHODS.find(name), AveragingMethod)]
-RUN = {"dataset": "digits", "clients": 3, "alpha": 1.0, "rounds": 2, "local_epochs": 2, "device": "cpu"}
+RUN = {"dataset": "digits", "clients": 3, "alpha": 1.0, "rounds": 2, "preset": "quick", "device": "cpu"}
 
 
 @pytest.fixture

@@ -5,13 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from fedaf.federation.rounds import RoundRules
-from fedaf.methods import averaging, feddyn
-from fedaf.methods.averaging import AveragingOptions
-from fedaf.methods.fedavg import FedAvg
-from fedaf.methods.feddyn import FedDyn, FedDynOptions, dynamic_regulariser
-from fedaf.models.weights import initialise
-from fedaf.protocol import Architecture, Client, Key, Payload, Shard, Task
+from fedaf.methods.feddyn import dynamic_regulariser
+from fedaf.protocol import Client, Key, Payload
 from fedaf.training.fit import fit
+from support.quadratics import FLAT, MANY_FLAT, STEEP, joint_optimum, on_quadratics, reached
 from support.tiny import (
     CONVNET,
     ENGINE,
@@ -156,65 +153,15 @@ def test_running_statistics_are_averaged_by_samples_and_sent_as_they_are():
         assert name not in running.server.memory.drift
 
 
-# One weight w and, for client k, the loss (x_k w - y_k)^2 / 2: curvature x_k^2, optimum y_k / x_k.
-LINE = Task("line", 1, 1, 1, 2, mean=(0.0,), std=(1.0,))
-
-
-def line(key: Key) -> nn.Module:
-    return initialise(nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False)), key)
-
-
-def squared_error(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    return (model(images)[:, 0] - labels).square().mean() / 2
-
-
-class QuadraticFedAvg(FedAvg):
-    class Fit(averaging.Fit):
-        def loss(self, model, ask, client, engine):
-            return lambda images, labels: {"ce": squared_error(model, images, labels)}
-
-    Fit = Fit
-
-
-class QuadraticFedDyn(FedDyn):
-    class Fit(feddyn.Fit):
-        def loss(self, model, ask, client, engine):
-            whole = super().loss(model, ask, client, engine)
-            return lambda images, labels: {
-                "ce": squared_error(model, images, labels),
-                "dyn": whole(images, labels)["dyn"],
-            }
-
-    Fit = Fit
-
-
-def on_the_line(pixel: int, label: int, count: int) -> Shard:
-    return Shard(torch.full((count, 1, 1, 1), pixel, dtype=torch.uint8), torch.full((count,), label), 2)
-
-
-STEEP, FLAT = on_the_line(255, 1, 128), on_the_line(102, 0, 128)  # curvature 1 with optimum 1; 0.16 with optimum 0
-MANY_FLAT = on_the_line(102, 0, 384)
 LOCAL = {"local_epochs": 15, "batch_size": 512, "lr": 1.0, "momentum": 0.0}
-
-
-def reached(running: Play, rounds: int) -> float:
-    for _ in range(rounds):
-        running.round()
-    return float(running.server.model["1.weight"][0, 0])
-
-
-def joint_optimum(*shards: Shard) -> float:
-    x = torch.cat([held.images.flatten() / 255.0 for held in shards])
-    y = torch.cat([held.labels for held in shards])
-    return float((x * y).sum() / x.square().sum())
 
 
 @pytest.mark.parametrize("flat", [FLAT, MANY_FLAT], ids=["equal sizes", "unequal sizes"])
 def test_on_quadratics_it_finds_the_joint_optimum_where_fedavg_does_not(flat):
-    shards, architecture = {"steep": STEEP, "flat": flat}, Architecture(line)
+    shards = {"steep": STEEP, "flat": flat}
     optimum = joint_optimum(STEEP, flat)
-    averaged = reached(Play(QuadraticFedAvg(AveragingOptions(**LOCAL), LINE, architecture), shards), 10)
-    dynamic = Play(QuadraticFedDyn(FedDynOptions(alpha=0.3, **LOCAL), LINE, architecture), shards)
+    averaged = reached(Play(on_quadratics("fedavg", **LOCAL), shards), 10)
+    dynamic = Play(on_quadratics("feddyn", alpha=0.3, **LOCAL), shards)
     assert abs(averaged - len(STEEP) / (len(STEEP) + len(flat))) < 0.05  # near the mean of the clients' optima
     assert abs(averaged - optimum) > 0.2
     assert abs(reached(dynamic, 15) - optimum) < 0.005
@@ -222,6 +169,5 @@ def test_on_quadratics_it_finds_the_joint_optimum_where_fedavg_does_not(flat):
 
 def test_it_finds_the_joint_optimum_of_all_clients_when_half_of_them_take_part():
     shards = {"steep": STEEP, "flat": FLAT, "steep too": STEEP, "flat too": FLAT}
-    method = QuadraticFedDyn(FedDynOptions(alpha=0.3, **LOCAL), LINE, Architecture(line))
-    running = Play(method, shards, RoundRules(participation=0.5))
+    running = Play(on_quadratics("feddyn", alpha=0.3, **LOCAL), shards, RoundRules(participation=0.5))
     assert abs(reached(running, 30) - joint_optimum(STEEP, FLAT)) < 0.01

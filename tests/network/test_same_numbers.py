@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 METHODS: dict[str, dict[str, Any]] = {
     # 10 steps are the fewest that the default policy allows
     **{name: {**SMALL_CONDENSING[name], "local_steps": 10} for name in ("fedaf", "fedaf-plus")},
-    **{name: {"local_epochs": 1} for name in ("fedavg", "feddyn", "fedbn")},
+    **{name: {"local_epochs": 1} for name in ("fedavg", "feddyn", "fedbn", "scaffold")},
+    "fedadam": {"local_epochs": 1, "lr_schedule": "cosine", "weight_decay": 0.01},
 }
 
 

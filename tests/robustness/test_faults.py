@@ -32,6 +32,7 @@ METHODS = {
     "feddyn": ("feddyn", {"local_epochs": 1}),
     "fedbn": ("fedbn", {"local_epochs": 1}),
     "moon": ("moon", {"local_epochs": 1}),
+    "scaffold": ("scaffold", {"local_epochs": 1}),
 }
 
 
@@ -51,7 +52,7 @@ PHASES = [
 ]
 #: Averaging with state of clients: what a reply may be is fedavg's, so only faults of each sort, and those after which
 #: a client has worked in vain.
-WITH_STATE = ("feddyn", "fedbn", "moon")
+WITH_STATE = ("feddyn", "fedbn", "moon", "scaffold")
 IN_VAIN = ("raises when done", "silent", "its reply comes a round late", "late")
 MATRIX = [
     *((method, phase, kind) for method, phase in PHASES for kind in (*IN_ANY_PHASE, *IN_PHASE[phase])),

@@ -24,10 +24,15 @@ TALLY = {**SMALL, "method": "support.tally:Tally"}
 FEDDYN, FEDBN, MOON, FEDGEN = (
     {**SMALL, "method": name, "local_epochs": 1} for name in ("feddyn", "fedbn", "moon", "fedgen")
 )
+SCAFFOLD, FEDNOVA, FEDAVGM, FEDADAM, FEDYOGI = (
+    {**SMALL, "method": name, "local_epochs": 1} for name in ("scaffold", "fednova", "fedavgm", "fedadam", "fedyogi")
+)
+COSINE_FEDAVG = {**FEDAVG, "lr_schedule": "cosine", "weight_decay": 0.01}
 SOME_FEDAF = {**FEDAF, "participation": 0.5}
 SOME_PLUS = {**PLUS, "participation": 0.5}
 SOME_TALLY = {**TALLY, "participation": 0.5}
 SOME_FEDDYN = {**FEDDYN, "participation": 0.5}
+SOME_SCAFFOLD = {**SCAFFOLD, "participation": 0.5}
 SOME_MOON = {**MOON, "participation": 0.5}
 
 #: By default one of each kind; the others are slow.
@@ -41,6 +46,8 @@ BY_DEFAULT = [
     (SOME_TALLY, "count"),
     (TALLY, "after metrics"),
     (TALLY, "after LATEST"),
+    (SOME_SCAFFOLD, "fit"),
+    (COSINE_FEDAVG, "fit"),
 ]
 SLOW = [
     (FEDAF, "knowledge"),
@@ -61,9 +68,20 @@ SLOW = [
     (SOME_MOON, "fit"),
     (MOON, "after LATEST"),
     (FEDGEN, "server"),
+    (SCAFFOLD, "after clients.safetensors"),
+    (FEDNOVA, "fit"),
+    (FEDAVGM, "after metrics"),
+    (FEDADAM, "fit"),
+    (FEDYOGI, "after LATEST"),
 ]
+
+
+def _named(settings: dict, moment: str) -> str:
+    return f"{settings['method']} {settings.get('lr_schedule', settings.get('participation', 1))} {moment}"
+
+
 MOMENTS = [
-    pytest.param(settings, moment, id=f"{settings['method']} {settings.get('participation', 1)} {moment}", marks=marks)
+    pytest.param(settings, moment, id=_named(settings, moment), marks=marks)
     for moments, marks in ((BY_DEFAULT, ()), (SLOW, pytest.mark.slow))
     for settings, moment in moments
 ]

@@ -19,8 +19,11 @@ from fedaf.methods.fedbn import FedBN
 from fedaf.methods.feddm import FedDM, FedDMOptions
 from fedaf.methods.feddyn import FedDyn, FedDynOptions
 from fedaf.methods.fedgen import FedGen, FedGenOptions
+from fedaf.methods.fednova import FedNova
+from fedaf.methods.fedopt import AdaptiveOptions, FedAdam, FedAvgM, FedAvgMOptions, FedYogi
 from fedaf.methods.fedprox import FedProx, FedProxOptions
 from fedaf.methods.moon import MOON, MOONOptions
+from fedaf.methods.scaffold import Scaffold, ScaffoldOptions
 from fedaf.protocol import Architecture, Key, Payload, Phase, Schema, ServerState, Task, Tensors
 from support.zoo import build
 
@@ -36,6 +39,13 @@ FEDBN = FedBN(AveragingOptions(), TASK, ARCHITECTURE)
 MOON_ = MOON(MOONOptions(), TASK, ARCHITECTURE)
 FEDDYN = FedDyn(FedDynOptions(), TASK, ARCHITECTURE)
 FEDGEN = FedGen(FedGenOptions(noise_dim=2, hidden_dim=3), TASK, ARCHITECTURE)
+SCAFFOLD = Scaffold(ScaffoldOptions(), TASK, ARCHITECTURE)
+FEDNOVA = FedNova(AveragingOptions(), TASK, ARCHITECTURE)
+FEDOPT = {
+    "fedavgm": FedAvgM(FedAvgMOptions(), TASK, ARCHITECTURE),
+    "fedadam": FedAdam(AdaptiveOptions(), TASK, ARCHITECTURE),
+    "fedyogi": FedYogi(AdaptiveOptions(), TASK, ARCHITECTURE),
+}
 KNOWLEDGE, CONDENSE = FEDAF.phases
 (CONDENSE_ALONE,) = FEDDM.phases
 (FIT,) = FEDAVG.phases
@@ -44,6 +54,7 @@ FEDAF_SERVER, FEDDYN_SERVER, FEDGEN_SERVER = (m.initial(Key(0)).next_round(clien
 MODEL = SERVER.model
 BATCH_NORM = {name: t for name, t in MODEL.items() if name.split(".")[1] in ("1", "5")}  # the second and sixth layers
 REST = {name: t for name, t in MODEL.items() if name not in BATCH_NORM}
+CONTROL = {f"control/{name}": t for name, t in MODEL.items() if not name.endswith(("mean", "var", "tracked"))}
 LABEL_COUNTS = {"label_counts": torch.tensor([3, 0, 9, 0])}
 OWNED = torch.tensor([0, 2])
 CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
@@ -150,14 +161,16 @@ def good_model(tensors: Tensors, model: Tensors) -> bool:
     return True
 
 
-def good_fit(payload: Payload, model: Tensors = MODEL, losses: tuple[str, ...] = ("ce",)) -> bool:
-    """A trained model, the number of samples, and losses, of which only FedDyn's may be negative."""
+def good_fit(
+    payload: Payload, model: Tensors = MODEL, losses: tuple[str, ...] = ("ce",), counts: tuple[str, ...] = ("samples",)
+) -> bool:
+    """A trained model, the number of samples, and losses, of which only linear terms may be negative."""
     given = payload.scalars
     return (
         good_model(payload.tensors, model)
-        and set(given) == {"samples", *(f"loss_{name}" for name in losses)}
-        and an_int(given["samples"], 0, 2**40)
-        and all(a_float(given[f"loss_{name}"], -1e30 if name == "dyn" else 0) for name in losses)
+        and set(given) == {*counts, *(f"loss_{name}" for name in losses)}
+        and all(an_int(given[name], 0, 2**40) for name in counts)
+        and all(a_float(given[f"loss_{name}"], -1e30 if name in ("dyn", "control") else 0) for name in losses)
     )
 
 
@@ -203,10 +216,17 @@ class Replies:
         return self.phase.schema(self.ask)
 
 
-def a_fit(phase: Phase, ask: Payload, tensors: Tensors, *losses: str, server: ServerState = SERVER) -> Replies:
+def a_fit(
+    phase: Phase,
+    ask: Payload,
+    tensors: Tensors,
+    *losses: str,
+    server: ServerState = SERVER,
+    counts: tuple[str, ...] = ("samples",),
+) -> Replies:
     """Replies that are a trained model with losses."""
-    honest = Payload(tensors, {"samples": 12, **{f"loss_{name}": 0.25 for name in losses}})
-    return Replies(phase, ask, partial(good_fit, model=tensors, losses=losses), (honest,), server)
+    honest = Payload(tensors, {**dict.fromkeys(counts, 12), **{f"loss_{name}": 0.25 for name in losses}})
+    return Replies(phase, ask, partial(good_fit, model=tensors, losses=losses, counts=counts), (honest,), server)
 
 
 REPLIES = {
@@ -257,4 +277,18 @@ REPLIES = {
         *("ce", "generated", "distilled"),
         server=FEDGEN_SERVER,
     ),
+    "scaffold fit": a_fit(
+        SCAFFOLD.phases[0],
+        Payload({**MODEL, **CONTROL}),
+        {**MODEL, **CONTROL},
+        *("ce", "control"),
+        server=SCAFFOLD.initial(Key(0)).next_round(clients=2),
+    ),
+    "fednova fit": a_fit(FEDNOVA.phases[0], Payload(MODEL), MODEL, "ce", counts=("samples", "steps")),
+    **{
+        f"{name} fit": a_fit(
+            method.phases[0], Payload(MODEL), MODEL, "ce", server=method.initial(Key(0)).next_round(clients=2)
+        )
+        for name, method in FEDOPT.items()
+    },
 }

@@ -22,7 +22,7 @@ CLASSES = 3
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
 ENGINE = EagerEngine(torch.device("cpu"))
 CONVNET = Architecture(partial(build, "convnet", TASK, depth=2, width=4, norm="batch"))
-AVERAGING = ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")
+AVERAGING = tuple(name for name in METHODS if issubclass(METHODS.find(name), AveragingMethod))
 
 
 def make(name: str, architecture: Architecture = CONVNET, **options: Any) -> AveragingMethod:

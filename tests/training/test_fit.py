@@ -35,7 +35,8 @@ def linear_model() -> nn.Module:
     return model
 
 
-def test_one_full_batch_with_momentum_is_sgd_by_hand() -> None:
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_one_full_batch_with_momentum_and_weight_decay_is_sgd_by_hand(decay) -> None:
     images, labels = random_data(10)
     lr, momentum, epochs = 0.3, 0.9, 4
     model, by_hand = linear_model(), linear_model()
@@ -48,6 +49,7 @@ def test_one_full_batch_with_momentum_is_sgd_by_hand() -> None:
         batch_size=10,
         lr=lr,
         momentum=momentum,
+        weight_decay=decay,
         key=Key(1),
         engine=ENGINE,
     )
@@ -59,7 +61,7 @@ def test_one_full_batch_with_momentum_is_sgd_by_hand() -> None:
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             for p, v, g in zip(parameters, velocity, gradients, strict=True):
-                v.mul_(momentum).add_(g)
+                v.mul_(momentum).add_(g + decay * p)
                 p.sub_(lr * v)
     for p, q in zip(model.parameters(), parameters, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)

@@ -24,10 +24,11 @@ from fedaf.transports.flower.wire import HELLO, PHASE, PROTOCOL_VERSION, from_re
 from support.direct_grid import DirectGrid, node
 from support.errors import raises
 from support.small import SMALL_CONDENSING, OneByOne, Rounds, local
+from support.tiny import AVERAGING
 
 QUICK: dict[str, dict[str, Any]] = {
     **{name: {**options, "local_steps": 10} for name, options in SMALL_CONDENSING.items()},
-    **{name: {"local_epochs": 1} for name in ("fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")},
+    **{name: {"local_epochs": 1} for name in AVERAGING},
 }
 
 

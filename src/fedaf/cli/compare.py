@@ -13,15 +13,17 @@ from fedaf.cli import options
 from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
 from fedaf.cli.terminal import Job, Terminal
 from fedaf.errors import UserError
-from fedaf.methods.registry import FEDERATED, METHODS
+from fedaf.methods.registry import METHODS, PAPER_METHODS
 
 if TYPE_CHECKING:
     from fedaf.runs.assembly import SharedData
     from fedaf.runs.experiment import Experiment
 
 COMPARISON = "comparison.json"
-_METHODS = f"Methods to compare, separated by commas, or all: {METHODS.choices}. (default: fedaf,fedavg)"
 _SEEDS = "Seeds, such as 0,1,2 or 0-4: one run per method and seed. Every seed has its own split. (default: --seed)"
+_METHODS = (
+    f"Methods, separated by commas: {METHODS.choices}; or all: the paper's and fedaf-plus. (default: fedaf,fedavg)"
+)
 
 MethodNames = Annotated[str | None, typer.Option("--methods", "--method", help=_METHODS, rich_help_panel="Method")]
 Seeds = Annotated[str | None, options.run_option(help=_SEEDS)]
@@ -62,7 +64,7 @@ def compare(
         options.refuse_beside_resume(config, **given)
         _finish(resume, {}, target, against, terminal)
         return
-    names = FEDERATED if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
+    names = PAPER_METHODS if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
     if not names:
         message = "--methods needs at least one method, for example --methods fedaf,fedavg."
         raise UserError(message, code="FEDAF-CLI-METHODS")

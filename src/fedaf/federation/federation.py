@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedaf.client.evaluation import Evaluate, pooled_accuracy
@@ -70,7 +70,7 @@ class Federation:
         Raises:
             BelowQuorum: Too few clients replied. The run can be resumed.
         """
-        server, accepted = begun.server, dict(begun.accepted)
+        server, accepted = replace(begun.server, rounds=self.rounds), dict(begun.accepted)
         evaluation = Evaluate(self.method) if self.test is None else None
         while server.round < self.rounds:
             try:

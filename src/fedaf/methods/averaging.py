@@ -1,17 +1,21 @@
 """The common part of all methods that average models: local training, the messages, and the average.
 
-A method overrides what differs: a term of the loss, what a client keeps, a step on the server.
+A method overrides what differs: a term of the loss, what a client keeps or sends besides, a step on the server.
+docs/extending.md lists the methods of ``Fit`` to override.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field as Option
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from fedaf.common.batches import batch_sizes
 from fedaf.common.options import Options
 from fedaf.errors import UserError
 from fedaf.models.backbone import find_classifier
@@ -43,6 +47,47 @@ class AveragingOptions(Options):
     batch_size: int = Option(64, ge=2, description="batch size of local training")
     lr: float = Option(0.01, gt=0, description="learning rate of local training")
     momentum: float = Option(0.9, ge=0, lt=1, description="momentum of local training")
+    weight_decay: float = Option(0.0, ge=0, description="weight decay of local training (L2)")
+    lr_schedule: Literal["constant", "cosine", "step"] = Option(
+        "constant", description="how lr changes over the rounds of the run"
+    )
+    lr_min: float = Option(0.0, ge=0, description="learning rate that the cosine schedule falls to")
+    lr_decay: float = Option(0.1, gt=0, le=1, description="factor of the step schedule")
+    lr_step: int = Option(10, ge=1, description="rounds between two steps of the step schedule")
+
+    @model_validator(mode="after")
+    def _cosine_falls(self) -> "AveragingOptions":
+        if self.lr_schedule == "cosine" and self.lr_min > self.lr:
+            raise ValueError(f"lr_min is {self.lr_min:g}, but it must be at most lr, which is {self.lr:g}")
+        return self
+
+
+def scheduled_lr(options: AveragingOptions, round: int, rounds: int) -> float:
+    """Return the learning rate of a round.
+
+    cosine: lr_min + (lr - lr_min) (1 + cos(pi (t - 1) / T)) / 2; step: lr lr_decay^floor((t - 1) / lr_step).
+
+    Args:
+        options: The learning rate and its schedule.
+        round: t, from 1.
+        rounds: T, the number of rounds of the run.
+    """
+    done = round - 1
+    if options.lr_schedule == "cosine":
+        share = done / max(rounds, round)
+        return options.lr_min + (options.lr - options.lr_min) * (1 + math.cos(math.pi * share)) / 2
+    if options.lr_schedule == "step":
+        return options.lr * options.lr_decay ** (done // options.lr_step)
+    return options.lr
+
+
+def step_sum(steps: int, momentum: float) -> float:
+    """Return ||a||_1, where lr sum_t a_t g_t is the way that SGD goes in ``steps`` steps with the gradients g_t.
+
+    With momentum m, which starts at zero, a_t = (1 - m^(steps - t)) / (1 - m) for t = 0, ..., steps - 1 (FedNova,
+    section 4.1). Without momentum it is the number of steps.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 class Fit(Phase):
@@ -62,7 +107,8 @@ class Fit(Phase):
         self.method = method
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        return Payload(server.model)
+        """Return the global model; with a schedule also ``lr``, this round's learning rate."""
+        return Payload(server.model, self._scheduled(server))
 
     def weights(self, ask: Payload) -> Tensors:
         """Return the tensors of a request that belong to the model; clients send the same ones back."""
@@ -80,9 +126,35 @@ class Fit(Phase):
         """Return what a client keeps for its next participation, from the trained model."""
         return None
 
+    def extra(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Payload:
+        """Return what a client sends besides its model, from the trained model; ``extra_schema`` says what is valid."""
+        return Payload()
+
+    def extra_schema(self, ask: Payload) -> Schema:
+        """Return what ``extra`` must contain."""
+        return Schema()
+
+    def lr(self, ask: Payload) -> float:
+        """Return the learning rate of this round's local training."""
+        options = self.method.options
+        return float(options.lr if options.lr_schedule == "constant" else ask.scalars["lr"])
+
+    def _scheduled(self, server: ServerState) -> dict[str, float]:
+        """Return this round's ``lr`` for messages and the log; nothing if it is the same in every round."""
+        options = self.method.options
+        constant = options.lr_schedule == "constant"
+        return {} if constant else {"lr": scheduled_lr(options, server.round, server.rounds)}
+
+    def steps(self, client: Client) -> int:
+        """Return the number of steps of a client's local training."""
+        options = self.method.options
+        return int(options.local_epochs) * len(batch_sizes(len(client.shard), options.batch_size))
+
     def schema(self, ask: Payload) -> Schema:
         losses = {f"loss_{name}": Number(float, -math.inf if name in self.signed else 0) for name in self.loss_names}
-        return Schema(like(self.weights(ask)), {"samples": Number(int, 0, MOST_SAMPLES), **losses})
+        extra = self.extra_schema(ask)
+        scalars = {"samples": Number(int, 0, MOST_SAMPLES), **losses, **extra.scalars}
+        return replace(extra, fields={**like(self.weights(ask)), **extra.fields}, scalars=scalars)
 
     def client_bytes(self, clients: Sequence[Client]) -> int:
         method = self.method
@@ -102,17 +174,19 @@ class Fit(Phase):
             task=method.task,
             epochs=options.local_epochs,
             batch_size=options.batch_size,
-            lr=options.lr,
+            lr=self.lr(ask),
             momentum=options.momentum,
+            weight_decay=options.weight_decay,
             key=client.key,
             engine=engine,
             loss=self.loss(model.to(engine.device), ask, client, engine),
             clip=self.clip,
         )
-        trained = model.state_dict()
+        trained, extra = model.state_dict(), self.extra(model, ask, client, engine)
         tensors = {name: trained[name] for name in self.weights(ask)}
         scalars = {"samples": len(client.shard), **{f"loss_{name}": losses.get(name, 0.0) for name in self.loss_names}}
-        return Outcome(Payload(tensors, scalars), state=self.keep(model, ask, client))
+        reply = Payload({**tensors, **extra.tensors}, {**scalars, **extra.scalars})
+        return Outcome(reply, state=self.keep(model, ask, client))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Combine the models, and log the mean of each loss term, weighted by samples."""
@@ -121,7 +195,7 @@ class Fit(Phase):
             loss: sum(float(r.scalars[f"loss_{loss}"]) * samples[k] for k, r in replies.items()) / sum(samples.values())
             for loss in self.loss_names
         }
-        return self.combine(server, replies).with_log(losses=losses)
+        return self.combine(server, replies).with_log(losses=losses, **self._scheduled(server))
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Average the models: w = sum_k (n_k / n) w_k, including running statistics."""
@@ -139,6 +213,12 @@ class AveragingMethod(Method):
     @property
     def phases(self) -> tuple[Phase, ...]:
         return (self.Fit(self),)
+
+    @cached_property
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the model's trainable parameters: all names of a parameter that several layers share."""
+        named = self.build_model(Key(0)).named_parameters(remove_duplicate=False)
+        return tuple(name for name, parameter in named if parameter.requires_grad)
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         return Disclosure(fewest_samples=sum(counts))
@@ -164,6 +244,11 @@ def weighted_average(models: Mapping[str, Tensors], weights: Mapping[str, float]
         return (mean if dtype.is_floating_point else mean.round()).to(dtype)
 
     return {name: average(name) for name in next(iter(models.values()))}
+
+
+def moved(model: Tensors, way: Tensors) -> dict[str, Tensor]:
+    """Return the parameters in ``way`` after this step from ``model``; sums in float64 are rounded once, at the end."""
+    return {name: (model[name].double() + step).to(model[name].dtype) for name, step in way.items()}
 
 
 def linear_classifier(model: nn.Module, task: Task, named: str | None, wanted_by: str) -> tuple[str, nn.Linear]:

@@ -35,7 +35,10 @@ class Fit(averaging.Fit):
     method: "FedBN"
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
-        return Payload({name: t for name, t in server.model.items() if name not in self.method.personal})
+        whole = super().ask(server, client_id)
+        return replace(
+            whole, tensors={name: t for name, t in whole.tensors.items() if name not in self.method.personal}
+        )
 
     def load(self, model: nn.Module, ask: Payload, client: Client) -> None:
         """Load the shared tensors and the client's BatchNorm layers, or those of a new model in its first round."""

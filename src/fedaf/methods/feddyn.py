@@ -77,8 +77,8 @@ class Fit(averaging.Fit):
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
         memory: FedDynMemory = server.memory
-        mean = sum(memory.samples.values()) / len(memory.samples)
-        return Payload({**server.model, **memory.sent}, {"mean_samples": mean})
+        mean, plain = sum(memory.samples.values()) / len(memory.samples), super().ask(server, client_id)
+        return Payload({**plain.tensors, **memory.sent}, {**plain.scalars, "mean_samples": mean})
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss:
         sent, ce = parameters_of(model, ask.tensors), cross_entropy(model)

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from fedaf.methods import averaging
 from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, AveragingOptions, linear_classifier
 from fedaf.models.weights import initialise
-from fedaf.protocol import Client, Disclosure, Engine, Field, Key, Outcome, Payload, Schema, ServerState, Tensors
+from fedaf.protocol import Client, Disclosure, Engine, Field, Key, Payload, Schema, ServerState, Tensors
 from fedaf.protocol.payload import prefixed, select, to_cpu
 from fedaf.protocol.records import formerly
 from fedaf.training.fit import Loss, Weighted
@@ -101,22 +101,18 @@ class Fit(averaging.Fit):
 
     def ask(self, server: ServerState, client_id: str) -> Payload:
         memory: FedGenMemory = server.memory
-        model, generator = prefixed(_MODEL, server.model), prefixed(_GENERATOR, memory.generator)
-        return Payload({**model, **generator, _LABELS: memory.labels}, {"round": server.round})
+        plain, generator = super().ask(server, client_id), prefixed(_GENERATOR, memory.generator)
+        tensors = {**prefixed(_MODEL, plain.tensors), **generator, _LABELS: memory.labels}
+        return Payload(tensors, {**plain.scalars, "round": server.round})
 
     def weights(self, ask: Payload) -> Tensors:
         return select(ask.tensors, _MODEL)
 
-    def schema(self, ask: Payload) -> Schema:
-        schema, classes = super().schema(ask), self.method.task.num_classes
-        counts = Field(torch.int64, (classes,), low=0, high=MOST_SAMPLES)
-        return replace(schema, fields={**schema.fields, _COUNTS: counts})
+    def extra(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Payload:
+        return Payload({_COUNTS: torch.tensor(client.shard.counts, dtype=torch.int64)})
 
-    def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
-        outcome = super().work_one(ask, client, engine)
-        counts = torch.tensor(client.shard.counts, dtype=torch.int64)
-        reply = replace(outcome.reply, tensors={**outcome.reply.tensors, _COUNTS: counts})
-        return replace(outcome, reply=reply)
+    def extra_schema(self, ask: Payload) -> Schema:
+        return Schema({_COUNTS: Field(torch.int64, (self.method.task.num_classes,), low=0, high=MOST_SAMPLES)})
 
     def loss(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Loss | None:
         known = ask.tensors[_LABELS].to(engine.device)

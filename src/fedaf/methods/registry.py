@@ -21,6 +21,11 @@ METHODS: "Registry[type[Method]]" = Registry(
         "moon": "fedaf.methods.moon:MOON",
         "feddyn": "fedaf.methods.feddyn:FedDyn",
         "fedgen": "fedaf.methods.fedgen:FedGen",
+        "scaffold": "fedaf.methods.scaffold:Scaffold",
+        "fednova": "fedaf.methods.fednova:FedNova",
+        "fedavgm": "fedaf.methods.fedopt:FedAvgM",
+        "fedadam": "fedaf.methods.fedopt:FedAdam",
+        "fedyogi": "fedaf.methods.fedopt:FedYogi",
         "pooled": "fedaf.methods.references:Pooled",
         "local": "fedaf.methods.references:Local",
     },
@@ -32,3 +37,5 @@ METHODS: "Registry[type[Method]]" = Registry(
 REFERENCES = ("pooled", "local")
 #: The federated methods that ship with fedaf.
 FEDERATED = tuple(name for name in METHODS if name not in REFERENCES)
+#: What ``fedaf compare --methods all`` runs: the eight methods of the FedAF paper, and FedAF+.
+PAPER_METHODS = ("fedaf", "fedaf-plus", "feddm", "fedavg", "fedprox", "fedbn", "moon", "feddyn", "fedgen")

@@ -194,6 +194,7 @@ class ServerState:
         scratch: What the method passes from one phase to the next within a round; any object.
         log: Entries for this round's line in ``metrics.jsonl``.
         clients: The number of clients in the federation, in this round.
+        rounds: The number of rounds that the run is to have, for schedules.
     """
 
     key: Key
@@ -203,6 +204,7 @@ class ServerState:
     scratch: Any = None
     log: Mapping[str, Any] = field(default_factory=dict)
     clients: int = 0
+    rounds: int = 0
 
     def next_round(self, clients: int) -> "ServerState":
         """Return the state at the start of the next round: scratch and log are empty again."""

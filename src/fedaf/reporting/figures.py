@@ -34,6 +34,11 @@ _COLOURS = {
     "moon": "tab:purple",
     "feddyn": "tab:cyan",
     "fedgen": "tab:pink",
+    "scaffold": "gold",
+    "fednova": "limegreen",
+    "fedavgm": "slategray",
+    "fedadam": "magenta",
+    "fedyogi": "tan",
 }
 #: References are grey and never solid.
 _REFERENCES = {"pooled": ("dimgrey", "--"), "local": ("darkgrey", "-.")}

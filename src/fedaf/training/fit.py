@@ -54,6 +54,7 @@ class TrainingOptions(TypedDict):
         batch_size: Images of a step.
         lr: Learning rate.
         momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD: it adds ``weight_decay`` times the weights to their gradient; 0 if unset.
         key: The source of randomness.
         engine: Where and how to compute.
         loss: The loss; ``None`` is cross-entropy.
@@ -68,6 +69,7 @@ class TrainingOptions(TypedDict):
     batch_size: int
     lr: float
     momentum: float
+    weight_decay: NotRequired[float]
     key: Key
     engine: Engine
     loss: NotRequired[Loss | None]
@@ -121,7 +123,7 @@ class Training:
         self._loss = options.get("loss") or cross_entropy(model)
         self._images, self._labels = images.to(device).contiguous(), labels.to(device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._lr, self._momentum = options["lr"], options["momentum"]
+        self._lr, self._momentum, self._decay = options["lr"], options["momentum"], options.get("weight_decay", 0.0)
         self._velocities = [torch.zeros_like(p) for p in self._parameters]
         self._averages = [] if ema is None else [p.detach().clone() for p in self._parameters]
         self._update_averages = None if ema is None else get_ema_multi_avg_fn(ema)
@@ -220,7 +222,7 @@ class Training:
             fused=self._engine.device.type == "cuda",
             lr=self._lr,
             momentum=self._momentum,
-            weight_decay=0.0,
+            weight_decay=self._decay,
             dampening=0.0,
             nesterov=False,
             maximize=False,

@@ -1,0 +1,71 @@
+"""FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization"
+(NeurIPS 2020).
+
+Clients with more samples take more steps, so that FedAvg counts them twice: by their weight, and by their longer way.
+FedNova divides the way of each client by its length in steps before averaging. With p_i = n_i / n (equation 6 with
+w_i = p_i, and a_i of SGD with momentum as in section 4.1):
+
+    d_i     = (x - y_i) / (lr ||a_i||_1)                   the mean gradient of client i
+    tau_eff = sum_i p_i ||a_i||_1
+    x       <- x - lr tau_eff sum_i p_i d_i
+
+The learning rate cancels. If all clients take the same number of steps, this is FedAvg. A client without a single step
+has no d_i and is left out. Running statistics are averaged as in FedAvg.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from fedaf.methods import averaging
+from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, moved, samples_of, step_sum
+from fedaf.protocol import Client, Engine, Number, Payload, Schema, ServerState
+
+_STEPS = "steps"
+
+
+def normalised_weights(samples: Mapping[str, float], step_sums: Mapping[str, float]) -> dict[str, float]:
+    """Return tau_eff p_i / ||a_i||_1 by client: the weight of y_i - x in the server's step.
+
+    Args:
+        samples: n_i by client.
+        step_sums: ||a_i||_1 by client; a client with 0 is left out.
+    """
+    active = [client for client, length in step_sums.items() if length]
+    total = sum(samples[client] for client in active)
+    share = {client: samples[client] / total for client in active} if total else {}
+    effective = sum(p * step_sums[client] for client, p in share.items())
+    return {client: p * effective / step_sums[client] for client, p in share.items()}
+
+
+class Fit(averaging.Fit):
+    """Up: the number of local steps in addition to the model."""
+
+    def extra(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Payload:
+        return Payload(scalars={_STEPS: self.steps(client)})
+
+    def extra_schema(self, ask: Payload) -> Schema:
+        return Schema(scalars={_STEPS: Number(int, 0, MOST_SAMPLES)})
+
+    def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        """Average the ways of the clients, each divided by its length; average statistics as FedAvg does."""
+        averaged, momentum = super().combine(server, replies), self.method.options.momentum
+        step_sums = {client: step_sum(int(reply.scalars[_STEPS]), momentum) for client, reply in replies.items()}
+        weights = normalised_weights(samples_of(replies), step_sums)
+        way = {
+            name: sum(
+                (w * (replies[k].tensors[name].double() - server.model[name]) for k, w in weights.items()),
+                torch.zeros((), dtype=torch.float64),
+            )
+            for name in self.method.trainable
+        }
+        return replace(averaged, model={**averaged.model, **moved(server.model, way)})
+
+
+class FedNova(AveragingMethod):
+    """FedAvg with normalised averaging: a client's weight does not grow with the number of its steps."""
+
+    Fit = Fit
+    title = "FedNova"
