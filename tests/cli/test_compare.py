@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedaf.methods.registry import METHODS
-from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table, rounds_to
+from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table
+from fedaf.reporting.targets import Target, rounds_to
 from support.commandline import TINY, assert_one_sentence
 
 ALL = [
@@ -114,7 +115,7 @@ def test_without_a_target_it_is_what_all_reach():
 
 def test_one_method_without_a_target_has_no_rounds_to_it():
     assert len(results_table([a_result("a", [20.0])]).columns) == 6
-    assert len(results_table([a_result("a", [20.0])], target=15).columns) == 7
+    assert len(results_table([a_result("a", [20.0])], target=Target(15)).columns) == 7
 
 
 def test_disclosed_images_are_a_column_beside_methods_that_send_none():

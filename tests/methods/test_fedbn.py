@@ -107,7 +107,7 @@ def test_bytes_of_the_report_are_counted_apart():
     batch_norm = sum(state[name].numel() * state[name].element_size() for name in OWN)
     for client in SHARDS:
         sent = report.evaluation["upload"][client] - batch_norm
-        assert 0 < sent < 60  # the accuracy and the number of samples, as text
+        assert 0 < sent < 100  # two accuracies and the number of samples, as text
         assert report.evaluation["download"][client] == report.download["fit"][client]
 
 

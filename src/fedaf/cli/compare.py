@@ -10,10 +10,11 @@ import typer
 
 from fedaf import config as configuration
 from fedaf.cli import options
-from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
+from fedaf.cli.options import ConfigFile, Flags, Metrics, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
 from fedaf.cli.terminal import Terminal
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS
+from fedaf.reporting.targets import TARGET_HELP, Target
 
 if TYPE_CHECKING:
     from fedaf.runs.experiment import Experiment
@@ -32,7 +33,8 @@ def compare(
     methods: MethodNames = None,
     preset: Preset = None,
     settings: Settings = None,
-    target: Annotated[float | None, options.output_option()] = None,
+    target: Annotated[str | None, options.output_option(metavar="[METRIC=]VALUE", help=TARGET_HELP)] = None,
+    metrics: Metrics = None,
     out: Out = None,
     resume: Resume = None,
     verbose: Verbose = False,
@@ -42,17 +44,12 @@ def compare(
 
     Each method gets a run directory under --out.
     Options such as --ipc and --set method.KEY apply to the methods that have them.
-
-    Args:
-        target: Report the rounds until this accuracy, in per cent. (default: the highest that all reach)
     """
-    terminal = Terminal(verbose=verbose, quiet=quiet)
-    if target is not None and not 0 < target <= 100:
-        message = f"--target is {target:g}, but it must be an accuracy in per cent, above 0 and at most 100."
-        raise UserError(message, code="FEDAF-CLI-TARGET")
+    terminal, shown = Terminal(verbose=verbose, quiet=quiet), options.metric_names(metrics)
+    goal = None if target is None else Target.parse(target)
     if resume is not None:
         options.refuse_beside_resume(config, **flags, methods=methods, preset=preset, out=out, set=settings)
-        _finish(resume, {}, target, terminal)
+        _finish(resume, {}, goal, shown, terminal)
         return
     names = tuple(METHODS) if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
     if not names:
@@ -71,9 +68,9 @@ def compare(
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: experiment.config.to_toml() for name, experiment in experiments.items()}
-    write_atomically(folder / COMPARISON, json.dumps({"target": target, "runs": runs}, indent=2))
+    write_atomically(folder / COMPARISON, json.dumps({"target": target, "metrics": shown, "runs": runs}, indent=2))
     terminal.say(f"Writing to {folder}.")
-    _finish(folder, experiments, target, terminal)
+    _finish(folder, experiments, goal, shown, terminal)
 
 
 def _configs(names: Sequence[str], given: dict[str, Any], preset: str | None) -> dict[str, configuration.Config]:
@@ -91,14 +88,22 @@ def _configs(names: Sequence[str], given: dict[str, Any], preset: str | None) ->
     return configs
 
 
-def _finish(folder: Path, prepared: "Mapping[str, Experiment]", target: float | None, terminal: Terminal) -> None:
+def _finish(
+    folder: Path,
+    prepared: "Mapping[str, Experiment]",
+    target: Target | None,
+    metrics: Sequence[str],
+    terminal: Terminal,
+) -> None:
     """Bring a comparison to its end: keep finished runs, continue stopped ones, start the rest."""
     from fedaf.federation.run_directory import CONFIG, RESULT
     from fedaf.runs.experiment import continue_run, execute, reopen
 
     try:
         saved = json.loads((folder / COMPARISON).read_text())
-        target = target or saved.get("target")
+        if target is None and saved.get("target") is not None:
+            target = Target.parse(str(saved["target"]))
+        metrics = metrics or saved.get("metrics", ())
         runs = {name: tomllib.loads(text) for name, text in saved["runs"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}."
@@ -113,4 +118,4 @@ def _finish(folder: Path, prepared: "Mapping[str, Experiment]", target: float | 
         experiment = prepared.get(name) or terminal.prepare(configuration.build(settings))
         terminal.announce(experiment, with_split=number == 0)
         execute(experiment, run, terminal.observer())
-    terminal.report(folder, list(runs), target=target)
+    terminal.report(folder, list(runs), target=target, metrics=metrics)

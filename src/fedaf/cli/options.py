@@ -13,6 +13,7 @@ import typer
 from fedaf import config as configuration
 from fedaf.config.presets import PRESETS
 from fedaf.errors import UserError
+from fedaf.reporting.targets import METRICS_HELP, check_metrics
 
 Flags = Mapping[str, Any]
 Command = Callable[..., None]
@@ -29,6 +30,7 @@ Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: p
 Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VALUE", help=_SETTINGS)]
 Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
+Metrics = Annotated[str | None, output_option(metavar="NAME,NAME,...", help=METRICS_HELP)]
 Verbose = Annotated[bool, output_option("--verbose", "-v", help="Print every phase, and what takes time before them.")]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
 
@@ -106,6 +108,13 @@ def refuse_beside_resume(config: Path | None, **others: object) -> None:
 def split(names: str | None) -> tuple[str, ...]:
     """Return the parts of a list that is separated by commas."""
     return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+
+
+def metric_names(given: str | None) -> tuple[str, ...]:
+    """Return the names given to ``--metrics``, after checking them."""
+    names = split(given)
+    check_metrics(names)
+    return names
 
 
 def new_directory(*parts: str) -> Path:

@@ -14,6 +14,7 @@ from fedaf.errors import UserError
 if TYPE_CHECKING:
     from fedaf.config import Config
     from fedaf.federation.observer import Observer
+    from fedaf.reporting.targets import Target
     from fedaf.runs.experiment import Experiment
 
 _LONG_RUN = 30  # seconds; the estimate of a longer run is printed
@@ -60,7 +61,7 @@ class Terminal:
             print_line(self.console, text)
 
     def announce(self, experiment: "Experiment", *, with_split: bool = True) -> None:
-        """Print the partition, and the estimated time of a long run."""
+        """Print the partition, the samples that the method leaves out, and the estimated time of a long run."""
         from fedaf.reporting import tables
         from fedaf.runs import estimate
 
@@ -68,6 +69,9 @@ class Terminal:
             return
         if with_split and len(experiment.counts) <= _MOST_CLIENTS:
             self.console.print(tables.partition_table(experiment.counts))
+        omitted = None if self._verbose else experiment.left_out  # with -v the log says it
+        if omitted is not None and (sentence := omitted.sentence(experiment.config.method_name)):
+            self.say(sentence)
         seconds = estimate.seconds(experiment)
         if seconds is not None and seconds >= _LONG_RUN:
             name, device = experiment.config.method_name, experiment.engine.device
@@ -76,18 +80,26 @@ class Terminal:
                 self.say("For a first look, --preset quick is much shorter.")
 
     def report(
-        self, folder: Path, names: Sequence[str] = (), *, target: float | None = None, draw: bool = True
+        self,
+        folder: Path,
+        names: Sequence[str] = (),
+        *,
+        target: "Target | None" = None,
+        metrics: Sequence[str] = (),
+        draw: bool = True,
     ) -> None:
         """Print the results table of the run in a folder, or of several runs below it, and draw their figures.
 
         Args:
             folder: The run directory, or the folder of a comparison.
             names: The run directories in the folder of a comparison.
-            target: Show the rounds to this accuracy, in per cent.
+            target: Show the rounds to this target.
+            metrics: Also show these metrics and tables.
             draw: Whether to draw figures into the folder.
         """
         from fedaf.federation.run_directory import PARTITION
         from fedaf.reporting import figures, tables
+        from fedaf.reporting.metrics import tables_of
 
         runs = [folder / name for name in names] or [folder]
         results = [figures.read_result(run) for run in runs]
@@ -101,6 +113,11 @@ class Terminal:
         self.console.print(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.console.print(by_domain)
+        for shown in tables_of(results, metrics):
+            if isinstance(shown, str):
+                print_line(self.console, shown)
+            else:
+                self.console.print(shown)
         sentences = (
             tables.personal_sentence,
             tables.disclosure_sentence,

@@ -2,7 +2,8 @@
 
 Every parameter and statistic of a BatchNorm layer stays with its client. The rest is averaged with equal weights. So
 there is no global model, and a run reports two accuracies: that of the average with averaged BatchNorm layers, which
-clients send only for this report, and the mean accuracy of the personal models on their clients' own test data.
+clients send only for this report, and the mean accuracy of the personal models: on their clients' own test data, and on
+their clients' own label distributions.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from fedaf.errors import Refused
 from fedaf.methods import averaging
 from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, weighted_average
 from fedaf.protocol import Client, Engine, Key, Number, Outcome, Payload, Phase, Schema, ServerState, Tensors, like
-from fedaf.training.evaluate import accuracy
+from fedaf.training.evaluate import predict
+from fedaf.training.scores import UNDEFINED, class_accuracies, confusion_matrix, own_accuracy, percent
 
 
 def batch_norm_tensors(model: nn.Module) -> set[str]:
@@ -54,14 +56,15 @@ class Evaluate(Fit):
     """Evaluate the personal models instead of training them, for the report only.
 
     Down: the new average. Up: accuracy of the personal model on the client's own test data, the number of these
-    samples, and the client's BatchNorm layers, which are averaged into the model that the server tests.
+    samples, its accuracy on the label distribution of the client's training data, and the client's BatchNorm layers,
+    which are averaged into the model that the server tests.
     """
 
     name = "evaluate"
 
     def schema(self, ask: Payload) -> Schema:
-        scalars = {"accuracy": Number(float, 0, 100), "samples": Number(int, 0, MOST_SAMPLES)}
-        return Schema(like(self.method.personal), scalars)
+        accuracies = {"accuracy": Number(float, 0, 100), "own_accuracy": Number(float, UNDEFINED, 100)}
+        return Schema(like(self.method.personal), {**accuracies, "samples": Number(int, 0, MOST_SAMPLES)})
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
         test = client.shard.test
@@ -69,13 +72,21 @@ class Evaluate(Fit):
             raise Refused("this client has no test data of its own", code="FEDAF-METHOD-NO-TEST-DATA")
         model = self.method.build_model(client.key)
         self.load(model, ask, client)
-        percent = accuracy(model, test.images, test.labels, self.method.task, engine)
-        return Outcome(Payload(client.state, {"accuracy": percent, "samples": len(test)}))
+        task = self.method.task
+        predicted = predict(model, test.images, task, engine).argmax(1).cpu()
+        by_class = class_accuracies(confusion_matrix(predicted, test.labels, task.num_classes))
+        own = own_accuracy(by_class, client.shard.counts)
+        accuracies = {"accuracy": percent(predicted == test.labels), "own_accuracy": UNDEFINED if own is None else own}
+        return Outcome(Payload(client.state, {**accuracies, "samples": len(test)}))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        accuracies = {name: reply.scalars["accuracy"] for name, reply in replies.items()}
-        samples = {name: reply.scalars["samples"] for name, reply in replies.items()}
-        return self.combine(server, replies).with_log(personal_accuracy=accuracies, personal_samples=samples)
+        accuracies, own, samples = (
+            {name: reply.scalars[scalar] for name, reply in replies.items()}
+            for scalar in ("accuracy", "own_accuracy", "samples")
+        )
+        own = {name: accuracy for name, accuracy in own.items() if float(accuracy) >= 0}
+        log = {"personal_accuracy": accuracies, "personal_own_accuracy": own, "personal_samples": samples}
+        return self.combine(server, replies).with_log(**log)
 
 
 class FedBN(AveragingMethod):

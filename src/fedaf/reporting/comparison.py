@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from fedaf.reporting.tables import rounds_to
+from fedaf.reporting.targets import rounds_to
 
 MIB = 1 << 20
 _AUDITED: Mapping[str, Callable[[Iterable[float]], float]] = {

@@ -11,9 +11,10 @@ from rich.table import Table
 
 from fedaf.data.partitions.domain import client_of_domain
 from fedaf.data.spec import NO_DATA
+from fedaf.reporting.targets import Target
 
 _MOST_ROWS = 20
-_MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters
+MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters
 
 
 def duration(seconds: float) -> str:
@@ -42,8 +43,8 @@ def per_cent(accuracy: float | None) -> str:
     return "unknown" if accuracy is None else f"{accuracy:.2f} %"
 
 
-def _table(title: str, headers: Sequence[str], *, compact: bool = False) -> Table:
-    """A table with all columns but the first aligned right; in a compact one, they are not wrapped."""
+def plain_table(title: str, headers: Sequence[str], *, compact: bool = False) -> Table:
+    """Return an empty table with all columns but the first aligned right; in a compact one, they are not wrapped."""
     style: dict[str, Any] = {"box": SIMPLE, "padding": (0, 1, 0, 0)} if compact else {}
     table = Table(title=escape(title), title_justify="left", **style)
     table.add_column(escape(headers[0]), no_wrap=True)
@@ -55,17 +56,17 @@ def _table(title: str, headers: Sequence[str], *, compact: bool = False) -> Tabl
 def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     """Show the samples per class of each client, or the number of classes it holds if there are many."""
     classes = len(next(iter(counts.values())))
-    headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
-    table = _table("Samples per class of each client", ["client", *headers, "total"], compact=True)
+    headers = [str(c) for c in range(classes)] if classes <= MOST_COLUMNS else ["classes held"]
+    table = plain_table("Samples per class of each client", ["client", *headers, "total"], compact=True)
     for client, row in counts.items():
-        held = [str(n) if n else "·" for n in row] if classes <= _MOST_COLUMNS else [str(sum(n > 0 for n in row))]
+        held = [str(n) if n else "·" for n in row] if classes <= MOST_COLUMNS else [str(sum(n > 0 for n in row))]
         table.add_row(escape(client), *held, str(sum(row)))
     return table
 
 
 def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Sequence[str]) -> Table:
     """Show the samples of each class or other ``kind``; if there are many, only the fewest, the median and the most."""
-    table = _table(f"Samples per {kind}", [kind, "train", "test"], compact=True)
+    table = plain_table(f"Samples per {kind}", [kind, "train", "test"], compact=True)
     if len(train) <= _MOST_ROWS:
         rows = [(names[c] if names else str(c), train[c], test[c]) for c in range(len(train))]
     else:
@@ -90,20 +91,20 @@ _COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
 _SPLITS = {"domain": "one client per domain"}
 
 
-def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None = None) -> Table:
+def results_table(results: Sequence[Mapping[str, Any]], *, target: Target | None = None) -> Table:
     """Compare methods: accuracy, rounds until it reaches ``target``, bytes per client and round, time, disclosure.
 
     Args:
         results: The contents of ``result.json`` of each run.
-        target: Accuracy in per cent; by default the highest whole number that all methods reach.
+        target: What to reach; by default the highest accuracy in whole per cent that all methods reach.
     """
     columns = list(_COLUMNS)
     if len(results) > 1 or target is not None:
-        goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
-        columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
+        goal = target or Target(math.floor(min(r["best_accuracy"] or 0 for r in results)))
+        columns.insert(2, (goal.header, goal.rounds))
     if len(results) > 1 and any(result.get("disclosed") for result in results):
         columns.append(("images sent (per sample)", disclosed))
-    table = _table(_title(results[0]), ["method", *(header for header, _ in columns)])
+    table = plain_table(_title(results[0]), ["method", *(header for header, _ in columns)])
     for result in results:
         name = escape(result["method"])
         table.add_row(name, *(cell(result) for _, cell in columns))
@@ -131,11 +132,6 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def rounds_to(curve: Sequence[float | None], target: float) -> str:
-    """Return the first round that reaches an accuracy, or ``never``."""
-    return next((str(number) for number, accuracy in enumerate(curve, 1) if (accuracy or 0) >= target), "never")
-
-
 def personal_sentence(result: Mapping[str, Any]) -> str | None:
     """Explain the two rows of a method with personal models."""
     if not result.get("personal"):
@@ -152,7 +148,7 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
     domains = list(results[0].get("best_accuracy_by_domain") or {})
     if not domains:
         return None
-    table = _table("Accuracy by domain in the best round, per cent", ["method", *domains, "average"])
+    table = plain_table("Accuracy by domain in the best round, per cent", ["method", *domains, "average"])
     for result in results:
         values = [*result["best_accuracy_by_domain"].values(), result["best_accuracy"]]
         method = escape(result["method"])

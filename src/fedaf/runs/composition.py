@@ -1,16 +1,17 @@
 """The one way to play a run, in one process or over a network: start or resume, play the rounds, write the result."""
 
-import json
 import logging
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from fedaf.client.left_out import LeftOut
+from fedaf.common.readable import readable_json
 from fedaf.common.source import source_commit
 from fedaf.common.version import __version__
 from fedaf.config import Config
@@ -25,6 +26,7 @@ from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_metrics
 from fedaf.federation.summary import summary
 from fedaf.protocol import Key, Method, Tensors, Transport, UserError
+from fedaf.training.scores import Holding
 
 SCHEMA_VERSION = 1
 
@@ -42,6 +44,9 @@ class ServerSite:
         test: The server's test set; ``None`` if the clients evaluate on their own test data.
         domains: Names of the domains of ``test``.
         clients: Number of clients; ``None`` if unknown before they connect.
+        classes: Names of the classes; empty if they have none.
+        holdings: What each client holds; empty over a network, where the server does not know.
+        left_out: The samples that the method leaves out; ``None`` over a network, and for methods that use all samples.
     """
 
     config: Config
@@ -50,6 +55,9 @@ class ServerSite:
     test: Split | None
     domains: Sequence[str]
     clients: int | None = None
+    classes: Sequence[str] = ()
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ def play(
         rules=RoundRules(table.participation, table.quorum, table.deadline or deadline),
         rounds=config.run.rounds,
         keep_checkpoints=config.run.keep_checkpoints,
+        holdings=site.holdings,
     )
     begun = _begin(federation, config)
     observers.started(
@@ -130,7 +139,7 @@ def play(
     rounds = read_metrics(directory.path)
     clients = len({client for m in rounds for client in m["asked"]}) if site.clients is None else site.clients
     figures = _figures(site, clients, rounds)
-    directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
+    directory.write(RESULT, readable_json(figures) + "\n")
     events.finished()
     model = method.build_model(server.key)
     model.load_state_dict(server.model)
@@ -180,7 +189,9 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
         "seed": config.run.seed,
+        "classes": list(site.classes) or [str(label) for label in range(site.method.task.num_classes)],
         **summary(rounds),
+        "left_out": None if site.left_out is None else asdict(site.left_out),
         "model": config.model.name,
         "device": device_name(engine.device),
         "threads": torch.get_num_threads(),

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedaf import config as configuration
+from fedaf.client.left_out import LeftOut, left_out
 from fedaf.client.serving import Admission
 from fedaf.common.naming import nearest
 from fedaf.common.stages import reached
@@ -22,6 +23,7 @@ from fedaf.config.tables import MethodTable
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
+from fedaf.data.partitions.domain import client_of_domain
 from fedaf.data.spec import NO_DATA
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
@@ -35,6 +37,7 @@ from fedaf.models.validation import validate
 from fedaf.protocol import Architecture, Disclosure, Method, Policy, Task, UserError
 from fedaf.runs import assembly, composition
 from fedaf.runs.composition import RunResult, ServerSite, device_name
+from fedaf.training.scores import Holding
 from fedaf.transports.local import LocalTransport
 
 __all__ = ["Experiment", "RunResult", "device_name", "prepare", "resume", "run"]
@@ -68,6 +71,23 @@ class Experiment:
     def counts(self) -> dict[str, list[int]]:
         """Number of samples per class, by client."""
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
+
+    @property
+    def holdings(self) -> dict[str, Holding]:
+        """What each client holds: samples per class and, if every domain is one client, its domain."""
+        by_domain = self.config.partition.kind == "domain"
+        domains = {client_of_domain(name): name for name in self.dataset.domains} if by_domain else {}
+        return {client: Holding(counts, domains.get(client)) for client, counts in self.counts.items()}
+
+    @property
+    def admission(self) -> Admission | None:
+        """What applies the clients' policy, if there is one."""
+        return None if self.policy is None else Admission(self.policy, self.method, self.config.method_name)
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        """The samples that the method leaves out of condensation; ``None`` for methods that use all samples."""
+        return left_out(self.method, self.counts, self.admission)
 
 
 @configuration.accepts_flags
@@ -266,15 +286,27 @@ def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunRe
 
 
 def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
-    config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
+    config, data, omitted = experiment.config, experiment.dataset, experiment.left_out
+    if omitted is not None and (sentence := omitted.sentence(config.method_name)):
+        log.info("%s", sentence)
     shards = experiment.partition.shards(data)
-    admission = None if policy is None else Admission(policy, method, config.method_name)
-    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
+    site = ServerSite(
+        config,
+        experiment.method,
+        experiment.engine,
+        data.test,
+        data.domains,
+        clients=len(shards),
+        classes=data.classes,
+        holdings=experiment.holdings,
+        left_out=omitted,
+    )
     with _threads(config.run.threads):
         if not (directory.path / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")
-        return composition.play(site, LocalTransport(shards, experiment.engine, admission), directory, observer)
+        transport = LocalTransport(shards, experiment.engine, experiment.admission)
+        return composition.play(site, transport, directory, observer)
 
 
 @contextmanager
