@@ -11,7 +11,7 @@ import pytest
 from fedaf.methods.registry import METHODS
 from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table
 from fedaf.reporting.targets import Target, rounds_to
-from support.commandline import TINY, assert_one_sentence
+from support.commandline import SMALL, TINY, assert_one_sentence
 
 ALL = [
     *TINY,
@@ -81,6 +81,20 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
     assert {rows(again)[name][2] for name in METHODS} == {"never"}
     assert "rounds to 99.5 %" in again
 
+    shown = ["--metrics", "loss,worst_client,per_class,confusion", "--target", "loss=1000"]
+    code, again, err = call("compare", "--resume", "c", "-q", *shown)
+    assert (code, err) == (0, "")
+    assert "rounds to test loss 1000" in again
+    totals, _, metrics = again.partition("Metrics after the last round")
+    assert {rows(totals)[name][2] for name in METHODS} == {"1"}
+    for name in METHODS:
+        last = result_of(tmp_path / "c" / name)["metrics"]["last"]
+        assert rows(metrics.partition("Accuracy by class")[0])[name] == [
+            f"{last['loss']:.4f}",
+            f"{last['client_spread']['lowest']:.2f}",
+        ]
+        assert f"Confusion matrix of {name} " in metrics
+
 
 @pytest.mark.parametrize("target", ["0", "-5", "100.1", "nan"])
 @pytest.mark.parametrize("how", [["--methods", "all", "--out", "c"], ["--resume", "c"]], ids=" ".join)
@@ -88,6 +102,28 @@ def test_a_target_that_is_no_accuracy_is_one_sentence(call, tmp_path, how, targe
     code, _, err = call("compare", *how, "--target", target)
     assert_one_sentence(code, err, ["[FEDAF-CLI-TARGET]", "--target", target])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_metric_is_one_sentence_before_anything_is_computed(call, tmp_path):
+    for command in ("run", "compare"):
+        code, _, err = call(command, "--out", "c", "--metrics", "loss,balanced")
+        assert_one_sentence(code, err, ["[FEDAF-METRIC-UNKNOWN]", "'balanced'", "'balanced_accuracy'"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_target_and_metrics_of_a_comparison_are_kept_for_its_resume(call, tmp_path, wide):
+    shown = ["--target", "balanced_accuracy=1", "--metrics", "client_std"]
+    code, _, err = call("compare", "--methods", "fedavg", *SMALL, "--clients", "4", *shown, "--out", "c", "-q")
+    assert (code, err) == (0, "")
+    code, again, err = call("compare", "--resume", "c", "-q")
+    assert (code, err) == (0, "")
+    assert "rounds to balanced accuracy 1 %" in again
+    assert "deviation of clients %" in again
+    saved = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps({"target": 12.5, "runs": saved["runs"]}))
+    code, again, err = call("compare", "--resume", "c", "-q")  # as an older version wrote it
+    assert (code, err) == (0, "")
+    assert "rounds to 12.5 %" in again
 
 
 def test_rounds_to_an_accuracy_are_to_the_first_that_reaches_it():
