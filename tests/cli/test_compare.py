@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fedaf.methods.registry import PAPER_METHODS
-from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table, rounds_to
-from support.commandline import TINY, assert_one_sentence
+from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table
+from fedaf.reporting.targets import Target, rounds_to
+from support.commandline import SMALL, TINY, assert_one_sentence
 
 ALL = [
     *TINY,
@@ -81,6 +82,20 @@ def test_all_methods_of_the_paper_are_run_and_shown_with_rounds_to_a_target_and_
     assert {rows(again)[name][2] for name in PAPER_METHODS} == {"never"}
     assert "rounds to 99.5 %" in again
 
+    shown = ["--metrics", "loss,worst_client,per_class,confusion", "--target", "loss=1000"]
+    code, again, err = call("compare", "--resume", "c", "-q", *shown)
+    assert (code, err) == (0, "")
+    assert "rounds to test loss 1000" in again
+    totals, _, metrics = again.partition("Metrics after the last round")
+    assert {rows(totals)[name][2] for name in PAPER_METHODS} == {"1"}
+    for name in PAPER_METHODS:
+        last = result_of(tmp_path / "c" / name)["metrics"]["last"]
+        assert rows(metrics.partition("Accuracy by class")[0])[name] == [
+            f"{last['loss']:.4f}",
+            f"{last['client_spread']['lowest']:.2f}",
+        ]
+        assert f"Confusion matrix of {name} " in metrics
+
 
 @pytest.mark.parametrize("target", ["0", "-5", "100.1", "nan"])
 @pytest.mark.parametrize("how", [["--methods", "all", "--out", "c"], ["--resume", "c"]], ids=" ".join)
@@ -88,6 +103,28 @@ def test_a_target_that_is_no_accuracy_is_one_sentence(call, tmp_path, how, targe
     code, _, err = call("compare", *how, "--target", target)
     assert_one_sentence(code, err, ["[FEDAF-CLI-TARGET]", "--target", target])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_metric_is_one_sentence_before_anything_is_computed(call, tmp_path):
+    for command in ("run", "compare"):
+        code, _, err = call(command, "--out", "c", "--metrics", "loss,balanced")
+        assert_one_sentence(code, err, ["[FEDAF-METRIC-UNKNOWN]", "'balanced'", "'balanced_accuracy'"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_target_and_metrics_of_a_comparison_are_kept_for_its_resume(call, tmp_path, wide):
+    shown = ["--target", "balanced_accuracy=1", "--metrics", "client_std"]
+    code, _, err = call("compare", "--methods", "fedavg", *SMALL, "--clients", "4", *shown, "--out", "c", "-q")
+    assert (code, err) == (0, "")
+    code, again, err = call("compare", "--resume", "c", "-q")
+    assert (code, err) == (0, "")
+    assert "rounds to balanced accuracy 1 %" in again
+    assert "deviation of clients %" in again
+    saved = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps({"target": 12.5, "runs": saved["runs"]}))
+    code, again, err = call("compare", "--resume", "c", "-q")  # as an older version wrote it
+    assert (code, err) == (0, "")
+    assert "rounds to 12.5 %" in again
 
 
 def test_rounds_to_an_accuracy_are_to_the_first_that_reaches_it():
@@ -115,7 +152,7 @@ def test_without_a_target_it_is_what_all_reach():
 
 def test_one_method_without_a_target_has_no_rounds_to_it():
     assert len(results_table([a_result("a", [20.0])]).columns) == 6
-    assert len(results_table([a_result("a", [20.0])], target=15).columns) == 7
+    assert len(results_table([a_result("a", [20.0])], target=Target(15)).columns) == 7
 
 
 def test_disclosed_images_are_a_column_beside_methods_that_send_none():

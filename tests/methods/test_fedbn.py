@@ -100,6 +100,29 @@ def test_personal_accuracy_is_of_the_clients_batch_norm_in_the_new_average_on_it
         assert running.server.log["personal_accuracy"][name] == pytest.approx(100 * float(right.float().mean()))
 
 
+def test_a_personal_model_is_also_judged_on_its_clients_label_distribution():
+    running = play()
+    running.round()
+    for name, held in SHARDS.items():
+        model = running.method.build_model(Key(0))
+        shared = {n: t for n, t in running.server.model.items() if n in SHARED}
+        model.load_state_dict({**shared, **running.kept(name)})
+        right = (predict(model, held.test.images, TASK, ENGINE).argmax(1) == held.test.labels).double()
+        expected = sum(
+            (held.labels == label).double().mean() * right[held.test.labels == label].mean()
+            for label in held.labels.unique()
+        )
+        assert running.server.log["personal_own_accuracy"][name] == pytest.approx(100 * float(expected))
+
+
+def test_a_client_whose_classes_are_not_tested_has_no_accuracy_on_its_label_distribution():
+    other = Shard(SHARDS["a"].images, SHARDS["a"].labels, CLASSES, SHARDS["b"].test)  # class 0, tested on 1 and 2
+    running = Play(make("fedbn", of(Misnamed)), {**SHARDS, "a": other})
+    assert running.round().failures == {}
+    assert set(running.server.log["personal_accuracy"]) == {"a", "b", "c"}
+    assert set(running.server.log["personal_own_accuracy"]) == {"b", "c"}
+
+
 def test_bytes_of_the_report_are_counted_apart():
     report = play().round()
     assert set(report.upload) == set(report.download) == {"fit"}
@@ -107,7 +130,7 @@ def test_bytes_of_the_report_are_counted_apart():
     batch_norm = sum(state[name].numel() * state[name].element_size() for name in OWN)
     for client in SHARDS:
         sent = report.evaluation["upload"][client] - batch_norm
-        assert 0 < sent < 60  # the accuracy and the number of samples, as text
+        assert 0 < sent < 100  # two accuracies and the number of samples, as text
         assert report.evaluation["download"][client] == report.download["fit"][client]
 
 

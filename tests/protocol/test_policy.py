@@ -173,6 +173,11 @@ def test_the_allowance_in_closed_form():
     assert 0.29 * 100 < 29  # by a rounding error
     policy = Policy(methods=[], max_images_per_sample=0.25, max_total_images_per_sample=0.5)
     assert policy.left_out(asked, counts) == [2]  # 10 of 39 samples are over a quarter
+    first, total = "max_images_per_sample", "max_total_images_per_sample"
+    assert policy.withheld(asked, counts, {0: 41}) == {0: total, 2: first}
+    at_most = policy.model_copy(update={"max_images": 60})
+    assert at_most.withheld(asked, counts, {0: 41}) == {0: total, 2: first}
+    assert at_most.withheld(asked, counts, {0: 51}) == {0: total, 1: "max_images", 2: first}
     assert policy.allowance(asked, counts, {}) == {0: 10, 1: 10}
     assert policy.allowance(asked, counts, {0: 41}) == {1: 10}
 

@@ -113,6 +113,14 @@ def test_the_same_run_published_again_replaces_itself(results, finished, tmp_pat
     assert publish(work, results, FEDAVG) == results / FEDAVG.directory
 
 
+def test_the_archive_keeps_the_confusion_matrices_of_the_last_and_the_best_round_only(finished):
+    run = finished / "results" / FEDAVG.directory
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all("confusion" not in line and line["loss"] > 0 for line in lines)
+    found = json.loads((run / "result.json").read_text())["metrics"]
+    assert len(found["last"]["confusion"]) == len(found["best"]["confusion"]) == 10
+
+
 def test_a_run_that_another_version_began_is_not_continued(tmp_path, monkeypatch):
     class Stop(Exception):
         pass

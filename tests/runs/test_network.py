@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedaf import config as configuration
 from fedaf.client.evaluation import Evaluate, phase_named
@@ -21,6 +22,8 @@ from fedaf.protocol import Client, Key, Method, Payload, Policy, Refused, Shard,
 from fedaf.runs import assembly
 from fedaf.runs.experiment import phases_of, prepare
 from fedaf.runs.network import client_site, play, read_config, server_site
+from fedaf.training.evaluate import predict
+from fedaf.training.scores import score_logits
 from fedaf.transports.flower.node import Node
 from fedaf.transports.local import LocalTransport
 from support.datafiles import pixels, write_tree
@@ -272,8 +275,32 @@ def test_without_test_data_of_the_server_fedbn_is_judged_by_its_clients(tmp_path
         assert m["personal_samples"] == {"a": 4, "b": 12}
         own = m["personal_accuracy"]
         assert m["accuracy"] == pytest.approx((4 * own["a"] + 12 * own["b"]) / 16)
+        assert m["client_spread"]["mean"] == pytest.approx((own["a"] + own["b"]) / 2)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["tested_on"] == "test data of the clients"
+
+
+def test_without_test_data_of_the_server_there_are_the_metrics_that_clients_can_pool(tmp_path):
+    shards = {}
+    for number, (name, count) in enumerate((("a", 4), ("b", 12))):
+        images, labels = torch.from_numpy(pixels(12, 1, 8, 12, seed=number)), torch.arange(12) % 3
+        shards[name] = Shard(images, labels, 3, Shard(images[:count], labels[:count], 3))
+    transport = LocalTransport(shards, EagerEngine(torch.device("cpu")))
+    play(text(), str(tmp_path / "run"), lambda **terms: transport)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    site = server_site(read_config(text()))
+    model = site.method.build_model(Key(0))
+    model.load_state_dict(load_file(tmp_path / "run" / "round-2" / "model.safetensors"))
+    tests = [shard.test for shard in shards.values()]
+    images, labels = torch.cat([test.images for test in tests]), torch.cat([test.labels for test in tests])
+    whole = score_logits(predict(model, images, site.method.task, site.engine), labels)
+    last = result["metrics"]["last"]
+    assert last.keys() == {"round", "accuracy", "loss", "accuracy_by_client", "client_spread"}
+    assert last["accuracy"] == pytest.approx(whole.accuracy)
+    assert last["loss"] == pytest.approx(whole.loss)
+    assert last["client_spread"]["lowest"] == min(last["accuracy_by_client"].values())
+    assert result["classes"] == list(OWN["classes"])
+    assert result["left_out"] is None
 
 
 def test_a_run_goes_on_where_it_was_stopped_and_says_when_it_is_finished(connect, tmp_path, caplog):

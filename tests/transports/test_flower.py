@@ -78,6 +78,18 @@ def test_a_reply_tells_what_its_time_was_spent_on(tmp_path):
     assert 0 < overhead["data"] < overhead["all"] < report.seconds["fit"]
 
 
+def test_only_the_log_of_a_client_says_how_many_samples_it_leaves_out(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    given = tables("feddm", min_samples=72)  # of about 72 samples of each class
+    rounds = rounds_over(grid_of(tmp_path, given), given)
+    for _ in range(2):
+        assert rounds.play().failures == {}
+    said = [message for message in caplog.messages if "out of condensation" in message]
+    assert len(said) == 2  # one line for each client, in round 1
+    assert all(message.startswith("feddm leaves ") and "method.min_samples" in message for message in said)
+    assert "condensation" not in str(rounds.server.log)
+
+
 def test_saying_who_one_is_does_not_load_pytorch(tmp_path):
     code = f"""
 import sys

@@ -10,10 +10,11 @@ import typer
 
 from fedaf import config as configuration
 from fedaf.cli import options
-from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
+from fedaf.cli.options import ConfigFile, Flags, Metrics, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
 from fedaf.cli.terminal import Job, Terminal
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS, PAPER_METHODS
+from fedaf.reporting.targets import TARGET_HELP, Target
 
 if TYPE_CHECKING:
     from fedaf.runs.assembly import SharedData
@@ -38,7 +39,8 @@ def compare(
     seeds: Seeds = None,
     preset: Preset = None,
     settings: Settings = None,
-    target: Annotated[float | None, options.output_option()] = None,
+    target: Annotated[str | None, options.output_option(metavar="[METRIC=]VALUE", help=TARGET_HELP)] = None,
+    metrics: Metrics = None,
     against: Annotated[str | None, options.output_option(metavar="METHOD")] = None,
     out: Out = None,
     resume: Resume = None,
@@ -52,17 +54,14 @@ def compare(
     With several seeds, the differences between methods come with an interval and a verdict.
 
     Args:
-        target: Report the rounds until this accuracy, in per cent. (default: the highest that all reach)
         against: Compare the other methods with this one. (default: the first of --methods)
     """
-    terminal = Terminal(verbose=verbose, quiet=quiet)
-    if target is not None and not 0 < target <= 100:
-        message = f"--target is {target:g}, but it must be an accuracy in per cent, above 0 and at most 100."
-        raise UserError(message, code="FEDAF-CLI-TARGET")
+    terminal, shown = Terminal(verbose=verbose, quiet=quiet), options.metric_names(metrics)
+    goal = None if target is None else Target.parse(target)
     if resume is not None:
         given = {**flags, "methods": methods, "seeds": seeds, "preset": preset, "out": out, "set": settings}
         options.refuse_beside_resume(config, **given)
-        _finish(resume, {}, target, against, terminal)
+        _finish(resume, {}, goal, shown, against, terminal)
         return
     names = PAPER_METHODS if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
     if not names:
@@ -85,10 +84,10 @@ def compare(
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: experiment.config.to_toml() for name, experiment in experiments.items()}
-    plan = {"target": target, "against": against, "runs": runs}
+    plan = {"target": target, "metrics": shown, "against": against, "runs": runs}
     write_atomically(folder / COMPARISON, json.dumps(plan, indent=2))
     terminal.say(f"Writing to {folder}.")
-    _finish(folder, experiments, target, against, terminal)
+    _finish(folder, experiments, goal, shown, against, terminal)
 
 
 def _planned(
@@ -144,7 +143,8 @@ def _check_against(against: str | None, methods: Sequence[str]) -> None:
 def _finish(
     folder: Path,
     prepared: "Mapping[str, Experiment]",
-    target: float | None,
+    target: Target | None,
+    metrics: Sequence[str],
     against: str | None,
     terminal: Terminal,
 ) -> None:
@@ -154,7 +154,9 @@ def _finish(
 
     try:
         saved = json.loads((folder / COMPARISON).read_text())
-        target = target or saved.get("target")
+        if target is None and saved.get("target") is not None:
+            target = Target.parse(str(saved["target"]))
+        metrics = metrics or saved.get("metrics", ())
         against = against or saved.get("against")
         runs = {name: tomllib.loads(text) for name, text in saved["runs"].items()}
         methods = list(dict.fromkeys(str(settings["method"]["name"]) for settings in runs.values()))
@@ -171,7 +173,7 @@ def _finish(
         one_of_several = job.run.parent != folder
         note = f"seed {job.experiment.config.run.seed}" if one_of_several else ""
         start(job.experiment, job.run, terminal.observer(note=note))
-    terminal.report(folder, list(runs), target=target, against=against or methods[0])
+    terminal.report(folder, list(runs), target=target, metrics=metrics, against=against or methods[0])
 
 
 def _job(

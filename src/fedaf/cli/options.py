@@ -13,6 +13,7 @@ import typer
 from fedaf import config as configuration
 from fedaf.config.presets import PRESETS
 from fedaf.errors import UserError
+from fedaf.reporting.targets import METRICS_HELP, check_metrics
 
 _MOST_SEEDS = 1000
 
@@ -31,6 +32,7 @@ Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: p
 Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VALUE", help=_SETTINGS)]
 Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
+Metrics = Annotated[str | None, output_option(metavar="NAME,NAME,...", help=METRICS_HELP)]
 Verbose = Annotated[bool, output_option("--verbose", "-v", help="Print every phase, and what takes time before them.")]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
 
@@ -131,6 +133,13 @@ def seeds(text: str) -> tuple[int, ...]:
         what = f"names {', '.join(doubled)} twice" if doubled else "is empty"
         raise UserError(f"--seeds {what}; give each seed once, such as 0,1,2 or 0-4.", code="FEDAF-CLI-SEEDS")
     return tuple(found)
+
+
+def metric_names(given: str | None) -> tuple[str, ...]:
+    """Return the names given to ``--metrics``, after checking them."""
+    names = split(given)
+    check_metrics(names)
+    return names
 
 
 def new_directory(*parts: str) -> Path:

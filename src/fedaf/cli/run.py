@@ -3,7 +3,7 @@
 from fedaf import config as configuration
 from fedaf.cli import options
 from fedaf.cli.compare import COMPARISON
-from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
+from fedaf.cli.options import ConfigFile, Flags, Metrics, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
 from fedaf.cli.terminal import Terminal
 from fedaf.errors import UserError
 
@@ -17,6 +17,7 @@ def run(
     settings: Settings = None,
     out: Out = None,
     resume: Resume = None,
+    metrics: Metrics = None,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -26,7 +27,7 @@ def run(
     Flags override the file, and the file overrides the preset.
     Try [bold]fedaf run --dataset digits --alpha 0.02[/].
     """
-    terminal = Terminal(verbose=verbose, quiet=quiet)
+    terminal, shown = Terminal(verbose=verbose, quiet=quiet), options.metric_names(metrics)
     if resume is not None:
         moved = {name: flags[name] for name in ("dataset", "data_dir")}
         options.refuse_beside_resume(config, **{**flags, **dict.fromkeys(moved)}, preset=preset, out=out, set=settings)
@@ -36,7 +37,7 @@ def run(
         from fedaf.runs.experiment import continue_run, reopen
 
         continue_run(reopen(resume, moved=configuration.from_flags(**moved)), resume, terminal.observer())
-        terminal.report(resume)
+        terminal.report(resume, metrics=shown)
         return
     built = configuration.build(options.layered(config, flags, settings), preset=preset)
     configuration.refuse_unused(flags, built)
@@ -50,4 +51,4 @@ def run(
     terminal.announce(experiment)
     terminal.say(f"Writing to {target}.")
     execute(experiment, target, terminal.observer())
-    terminal.report(target)
+    terminal.report(target, metrics=shown)

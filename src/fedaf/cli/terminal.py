@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from fedaf.config import Config
     from fedaf.federation.observer import Observer
+    from fedaf.reporting.targets import Target
     from fedaf.runs.assembly import SharedData
     from fedaf.runs.experiment import Experiment
 
@@ -96,13 +97,14 @@ class Terminal:
             self.console.print(part)
 
     def announce(self, experiment: "Experiment") -> None:
-        """Print the partition, and the estimated time of a long run."""
+        """Print the partition, the samples that the method leaves out, and the estimated time of a long run."""
         from fedaf.reporting import tables
         from fedaf.runs import estimate
 
         if self._quiet:
             return
         self._show_split(experiment)
+        self._say_left_out(experiment)
         seconds = estimate.seconds(experiment)
         if seconds is not None and seconds >= _LONG_RUN:
             name, device = experiment.config.method_name, experiment.engine.device
@@ -119,6 +121,9 @@ class Terminal:
         first = jobs[0].experiment
         if jobs[0].rounds_done is None:
             self._show_split(first)
+        for job in jobs:
+            if job.experiment.config.run.seed == first.config.run.seed:
+                self._say_left_out(job.experiment)
         pace = estimate.measure(first)  # all runs of a comparison have the same model
         by_method: dict[str, float] = {}
         unknown: dict[str, None] = {}
@@ -144,6 +149,11 @@ class Terminal:
         if len(experiment.counts) <= _MOST_CLIENTS:
             self.show(tables.partition_table(experiment.counts))
 
+    def _say_left_out(self, experiment: "Experiment") -> None:
+        omitted = None if self._verbose else experiment.left_out  # with -v the log says it
+        if omitted is not None and (sentence := omitted.sentence(experiment.config.method_name)):
+            self.say(sentence)
+
     def _suggest_quick(self, seconds: float, experiment: "Experiment") -> None:
         if seconds > 3600 and experiment.config.preset != "quick":
             self.say("For a first look, --preset quick is much shorter.")
@@ -153,7 +163,8 @@ class Terminal:
         folder: Path,
         names: Sequence[str] = (),
         *,
-        target: float | None = None,
+        target: "Target | None" = None,
+        metrics: Sequence[str] = (),
         against: str | None = None,
         draw: bool = True,
     ) -> None:
@@ -162,11 +173,13 @@ class Terminal:
         Args:
             folder: The run directory, or the folder of a comparison.
             names: The run directories in the folder of a comparison: one for each method and seed.
-            target: Show the rounds to this accuracy, in per cent.
+            target: Show the rounds to this target.
+            metrics: Also show these metrics and tables.
             against: The method that the others are compared with; its differences are shown if there are several seeds.
             draw: Whether to draw figures into the folder.
         """
         from fedaf.reporting import figures, tables
+        from fedaf.reporting.metrics import tables_of
 
         runs = [folder / name for name in names] or [folder]
         results = [figures.read_result(run) for run in runs]
@@ -175,8 +188,13 @@ class Terminal:
         self.show(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.show(by_domain)
+        for shown in tables_of(results, metrics):
+            if isinstance(shown, str):
+                print_line(self.console, shown)
+            else:
+                self.show(shown)
         if against is not None:
-            files += self._report_differences(folder, results, against)
+            files += self._report_differences(folder, results, against, metrics)
         of_method = (tables.personal_sentence, tables.reference_sentence)
         of_run = (tables.disclosure_sentence, tables.audit_sentence, tables.overhead_sentence)
         which = f"Seed {results[0]['seed']}: " if seeds > 1 else ""
@@ -208,17 +226,22 @@ class Terminal:
             pictures.append(figures.gallery(run, folder / f"condensed{method}.png"))
         return [picture.name for picture in pictures if picture]
 
-    def _report_differences(self, folder: Path, results: Sequence[Mapping[str, Any]], against: str) -> list[str]:
+    def _report_differences(
+        self, folder: Path, results: Sequence[Mapping[str, Any]], against: str, metrics: Sequence[str]
+    ) -> list[str]:
         """Print the paired differences over seeds, write the files for other programs, and return their names."""
         from fedaf.common.files import write_atomically
         from fedaf.reporting import differences
 
-        compared = differences.differences(results, against)
+        measures = differences.measures(metrics)
+        compared = differences.differences(results, against, measures)
         if table := differences.differences_table(compared):
             self.show(table)
             print_line(self.console, differences.EXPLANATION)
         elif compared:
             print_line(self.console, differences.ONE_SEED)
         write_atomically(folder / CSV, differences.as_csv(results))
-        write_atomically(folder / SUMMARY, json.dumps(differences.as_json(results, compared), indent=2) + "\n")
+        write_atomically(
+            folder / SUMMARY, json.dumps(differences.as_json(results, compared, measures), indent=2) + "\n"
+        )
         return [CSV, SUMMARY]

@@ -125,6 +125,17 @@ class CondensationOptions(Options):
     @property
     def binding(self) -> str:
         """The name of the option that sets the threshold: means and clusters need ``init_mean_of`` samples."""
-        wanted = "ipc" if self.min_samples is None else "min_samples"
-        by_mean = self.init in ("mean", "clusters") and self.init_mean_of > getattr(self, wanted)
-        return "init_mean_of" if by_mean else wanted
+        by_mean = self.init in ("mean", "clusters") and self.init_mean_of > getattr(self, self._wanted)
+        return "init_mean_of" if by_mean else self._wanted
+
+    @property
+    def _wanted(self) -> str:
+        """The name of the option that sets the threshold for images that start from noise or single images."""
+        return "ipc" if self.min_samples is None else "min_samples"
+
+    def too_few_for(self, samples: int) -> str | None:
+        """Return the name of the option for which a class has too few samples; ``None`` if it is condensed."""
+        for name in (self._wanted, self.binding):
+            if samples < getattr(self, name):
+                return name
+        return None

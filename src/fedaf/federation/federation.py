@@ -3,18 +3,20 @@
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedaf.client.evaluation import Evaluate, pooled_accuracy
+from fedaf.client.evaluation import Evaluate, pooled
 from fedaf.data.dataset import Split
 from fedaf.federation import checkpoint
 from fedaf.federation.checkpoint import Checkpoint
+from fedaf.federation.metrics import client_lines, line_of
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport
 from fedaf.training.evaluate import score
+from fedaf.training.scores import Holding, Spread, accuracy_by_client
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Federation:
         rules: Participation, quorum and deadline.
         rounds: Number of rounds.
         keep_checkpoints: How many checkpoints to keep; 0 keeps all.
+        holdings: What each client holds, to compute the accuracy on its data; empty if the server does not know.
     """
 
     method: Method
@@ -42,6 +45,7 @@ class Federation:
     rules: RoundRules
     rounds: int
     keep_checkpoints: int = 2
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
 
     def start(self, key: Key) -> Checkpoint:
         """Return the state before round 1, after writing it as a checkpoint."""
@@ -105,8 +109,8 @@ class Federation:
     def _metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         return {
             "round": server.round,
-            **self._accuracy(server, report),
             **server.log,
+            **self._model_metrics(server, report),
             "seconds": report.seconds,
             **({"overhead": report.overhead} if report.overhead else {}),
             **self._communication(report),
@@ -121,17 +125,22 @@ class Federation:
         evaluation = {"evaluation_bytes": report.evaluation} if report.evaluation else {}
         return {"upload_bytes": report.upload, "download_bytes": report.download, **evaluation}
 
-    def _accuracy(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
-        """Test the global model. Without test data the clients' evaluation is in the server's log; for methods with
-        personal models it has their accuracies, which are pooled here. Without a global model the log has it all."""
-        if not self.method.global_model:
-            return {"accuracy": None}  # unless the log has it
-        if self.test is None:
-            personal, samples = (server.log.get(f"personal_{name}", {}) for name in ("accuracy", "samples"))
-            return {"accuracy": pooled_accuracy(personal, samples)}
+    def _model_metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
+        """Test the global model. Without test data or a global model, the figures come from the clients' evaluation."""
+        if self.test is None or not self.method.global_model:
+            return _figures_of_clients(server.log)
         started = time.perf_counter()
         model = self.method.build_model(server.key)
         model.load_state_dict(server.model)
-        scored = score(model, self.test, self.domains, self.method.task, self.engine)
+        scores = score(model, self.test, self.domains, self.method.task, self.engine)
+        by_client = accuracy_by_client(scores, self.holdings)
         report.seconds["evaluate"] = report.seconds.get("evaluate", 0.0) + time.perf_counter() - started
-        return {"accuracy": scored.accuracy, **({"accuracy_by_domain": scored.by_domain} if scored.by_domain else {})}
+        return {**line_of(scores), **client_lines(by_client, Spread.of(by_client))}
+
+
+def _figures_of_clients(log: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what clients measured, from the log of their evaluation; of personal models, the pooled accuracy."""
+    personal = log.get("personal_accuracy", {})
+    by_client = log.get("accuracy_by_client", personal)
+    accuracy = log["accuracy"] if "accuracy" in log else pooled(personal, log.get("personal_samples", {}))
+    return {"accuracy": accuracy, **client_lines(by_client, Spread.of(by_client))}

@@ -3,14 +3,20 @@
 Two accuracies are reported, and each has one definition. ``accuracy`` is over test samples: of the server's test set
 (with domains: the mean over domains) or, without one, of all clients' test sets together. ``personal`` is the mean over
 clients: each client's personal model on its own test data, every client counting the same. A method without a global
-model has only the second one, which is then its ``accuracy``.
+model has only the second one, which is then its ``accuracy``. All other metrics are declared in
+``fedaf.federation.metrics``.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_BY_CLIENT = ("accuracy_by_client", "personal_accuracy", "personal_samples", "disclosure")
+from fedaf.federation.metrics import METRICS, curves, of_model
+
+_BY_CLIENT = (
+    *("accuracy_by_client", "personal_accuracy", "personal_own_accuracy", "personal_samples"),
+    "disclosure",
+)
 
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -20,9 +26,10 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         rounds: The lines of ``metrics.jsonl``.
 
     Returns:
-        Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart; ``None`` for a
-        reference, which has no communication), seconds, mean overhead by phase, the copy audit of all images that were
-        sent (that of the last round that has one), and the condensed images that clients disclosed.
+        Accuracy (by domain: of the best round), all metrics of the last and of the best round, the curve of every
+        metric, mean bytes per client and round (evaluation apart; ``None`` for a reference, which has no
+        communication), seconds, mean overhead by phase, the copy audit of all images that were sent (that of the last
+        round that has one), and the condensed images that clients disclosed.
     """
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
@@ -49,6 +56,8 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "overhead_seconds": _mean_overhead([m["overhead"] for m in rounds if m.get("overhead")]),
         "copy_audit": audits[-1] if audits else None,
         "disclosed": _disclosed([m["disclosure"] for m in rounds if m.get("disclosure")]),
+        "curves": curves(rounds),
+        "metrics": {"last": of_model(rounds[-1]), "best": of_model(best)} if rounds else None,
     }
 
 
@@ -79,13 +88,23 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, int | float | None]:
 
 
 def _personal(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the accuracy of personal models, as the mean over clients; ``None`` for methods without such models."""
-    by_client = [m["personal_accuracy"] for m in rounds if m.get("personal_accuracy")]
-    if not by_client:
+    """Return the accuracy of personal models, as the mean over clients; ``None`` for methods without such models.
+
+    ``own`` is the accuracy on each client's own label distribution, in the same rounds.
+    """
+    known = [m for m in rounds if m.get("personal_accuracy")]
+    if not known:
         return None
-    means = [sum(accuracies.values()) / len(accuracies) for accuracies in by_client]
-    best = max(range(len(means)), key=means.__getitem__)
-    return {"best_accuracy": means[best], "best_by_client": by_client[best], "last_accuracy": means[-1]}
+    mean, own_mean = (METRICS[name].read for name in ("personal_accuracy", "personal_own_accuracy"))
+    best, last = max(known, key=lambda m: mean(m) or 0.0), known[-1]
+    return {
+        "best_accuracy": mean(best),
+        "best_by_client": best["personal_accuracy"],
+        "last_accuracy": mean(last),
+        "best_own_accuracy": own_mean(best),
+        "best_own_by_client": best.get("personal_own_accuracy"),
+        "last_own_accuracy": own_mean(last),
+    }
 
 
 def _disclosed(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any] | None:

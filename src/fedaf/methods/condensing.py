@@ -243,6 +243,10 @@ class CondensingMethod(Method):
         """Return the classes that a client with these samples per class condenses, and for which it sends knowledge."""
         return [label for label, count in enumerate(counts) if count >= self.options.threshold]
 
+    def leaves_out(self, counts: Sequence[int]) -> dict[int, str]:
+        reasons = {label: self.options.too_few_for(count) for label, count in enumerate(counts) if count}
+        return {label: reason for label, reason in reasons.items() if reason is not None}
+
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:
         if not any(self.condensed_classes(of_client) for of_client in counts.values()):
             most = max(max(of_client) for of_client in counts.values())

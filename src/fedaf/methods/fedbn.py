@@ -2,7 +2,8 @@
 
 Every parameter and statistic of a BatchNorm layer stays with its client. The rest is averaged with equal weights. So
 there is no global model, and a run reports two accuracies: that of the average with averaged BatchNorm layers, which
-clients send only for this report, and the mean accuracy of the personal models on their clients' own test data.
+clients send only for this report, and the mean accuracy of the personal models: on their clients' own test data, and on
+their clients' own label distributions.
 """
 
 from collections.abc import Mapping
@@ -12,11 +13,10 @@ from functools import cached_property
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedaf.errors import Refused
 from fedaf.methods import averaging
-from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, weighted_average
-from fedaf.protocol import Client, Engine, Key, Number, Outcome, Payload, Phase, Schema, ServerState, Tensors, like
-from fedaf.training.evaluate import accuracy
+from fedaf.methods.averaging import AveragingMethod, weighted_average
+from fedaf.methods.personal import PERSONAL_SCALARS, personal_log, personal_scalars
+from fedaf.protocol import Client, Engine, Key, Outcome, Payload, Phase, Schema, ServerState, Tensors, like
 
 
 def batch_norm_tensors(model: nn.Module) -> set[str]:
@@ -57,28 +57,22 @@ class Evaluate(Fit):
     """Evaluate the personal models instead of training them, for the report only.
 
     Down: the new average. Up: accuracy of the personal model on the client's own test data, the number of these
-    samples, and the client's BatchNorm layers, which are averaged into the model that the server tests.
+    samples, its accuracy on the label distribution of the client's training data, and the client's BatchNorm layers,
+    which are averaged into the model that the server tests.
     """
 
     name = "evaluate"
 
     def schema(self, ask: Payload) -> Schema:
-        scalars = {"accuracy": Number(float, 0, 100), "samples": Number(int, 0, MOST_SAMPLES)}
-        return Schema(like(self.method.personal), scalars)
+        return Schema(like(self.method.personal), PERSONAL_SCALARS)
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
-        test = client.shard.test
-        if test is None or not len(test):
-            raise Refused("this client has no test data of its own", code="FEDAF-METHOD-NO-TEST-DATA")
         model = self.method.build_model(client.key)
         self.load(model, ask, client)
-        percent = accuracy(model, test.images, test.labels, self.method.task, engine)
-        return Outcome(Payload(client.state, {"accuracy": percent, "samples": len(test)}))
+        return Outcome(Payload(client.state, personal_scalars(model, client, self.method.task, engine)))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        accuracies = {name: reply.scalars["accuracy"] for name, reply in replies.items()}
-        samples = {name: reply.scalars["samples"] for name, reply in replies.items()}
-        return self.combine(server, replies).with_log(personal_accuracy=accuracies, personal_samples=samples)
+        return self.combine(server, replies).with_log(**personal_log(replies))
 
 
 class FedBN(AveragingMethod):

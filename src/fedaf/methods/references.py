@@ -10,11 +10,10 @@ from statistics import fmean
 
 from torch import nn
 
-from fedaf.errors import Refused
 from fedaf.methods import averaging
-from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod
-from fedaf.protocol import Client, Engine, Number, Outcome, Payload, Phase, Schema, ServerState, Tensors
-from fedaf.training.evaluate import accuracy
+from fedaf.methods.averaging import AveragingMethod
+from fedaf.methods.personal import PERSONAL_SCALARS, personal_log, personal_scalars
+from fedaf.protocol import Client, Engine, Outcome, Payload, Phase, Schema, ServerState, Tensors
 
 
 class Pooled(AveragingMethod):
@@ -46,7 +45,7 @@ class FitAlone(averaging.Fit):
 
 
 class EvaluateAlone(Phase):
-    """Test each client's model on the client's test data. Up: the accuracy and the number of test samples."""
+    """Evaluate each client's model. Up: its accuracies and the number of test samples."""
 
     name = "evaluate"
 
@@ -57,22 +56,16 @@ class EvaluateAlone(Phase):
         return Payload()
 
     def schema(self, ask: Payload) -> Schema:
-        return Schema(scalars={"accuracy": Number(float, 0, 100), "samples": Number(int, 0, MOST_SAMPLES)})
+        return Schema(scalars=PERSONAL_SCALARS)
 
     def work_one(self, ask: Payload, client: Client, engine: Engine) -> Outcome:
-        test = client.shard.test
-        if test is None or not len(test):
-            raise Refused("this client has no test data of its own", code="FEDAF-METHOD-NO-TEST-DATA")
         model = self.method.build_model(client.key)
         model.load_state_dict(client.state)
-        percent = accuracy(model, test.images, test.labels, self.method.task, engine)
-        return Outcome(Payload(scalars={"accuracy": percent, "samples": len(test)}))
+        return Outcome(Payload(scalars=personal_scalars(model, client, self.method.task, engine)))
 
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        accuracies = {name: float(reply.scalars["accuracy"]) for name, reply in replies.items()}
-        samples = {name: reply.scalars["samples"] for name, reply in replies.items()}
-        mean = fmean(accuracies.values())
-        return server.with_log(accuracy=mean, personal_accuracy=accuracies, personal_samples=samples)
+        log = personal_log(replies)
+        return server.with_log(accuracy=fmean(log["personal_accuracy"].values()), **log)
 
 
 class Local(AveragingMethod):

@@ -411,7 +411,8 @@ class Method(ABC):
         """A phase after the server's own work, for the report only, for methods with personal models.
 
         Clients work from the state that this round produced, and do not change it. ``aggregate`` logs
-        ``personal_accuracy`` and ``personal_samples`` by client.
+        ``personal_accuracy`` and ``personal_samples`` by client and, if it is known, ``personal_own_accuracy``: the
+        accuracy on the client's own label distribution.
         """
         return None
 
@@ -469,6 +470,18 @@ class Method(ABC):
         Returns:
             The disclosure, or ``None`` if the method does not say. The client's policy can then only allow or refuse
             the method by name.
+        """
+        return None
+
+    def leaves_out(self, counts: Sequence[int]) -> Mapping[int, str] | None:
+        """Return the classes that a client holds too few samples of, for a method that learns from condensed images.
+
+        Args:
+            counts: The client's samples per class.
+
+        Returns:
+            The classes with samples that are never used, each with the name of the method's option that decides;
+            ``None`` for methods that use all samples.
         """
         return None
 

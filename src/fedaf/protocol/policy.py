@@ -126,16 +126,23 @@ class Policy(Options):
         Returns:
             The permitted images by class.
         """
-        so_far, left_out = Counter(sent), self.left_out(images, counts)
-        permitted = {
-            label: number
-            for label, number in images.items()
-            if label not in left_out
-            and so_far[label] + number <= self.max_total_images_per_sample * counts[label] + _ROUNDING
-        }
-        if self.max_images is not None and so_far.total() + sum(permitted.values()) > self.max_images:
-            return {}
-        return permitted
+        withheld = self.withheld(images, counts, sent)
+        return {label: number for label, number in images.items() if label not in withheld}
+
+    def withheld(self, images: Mapping[int, int], counts: Sequence[int], sent: Mapping[int, int]) -> dict[int, str]:
+        """Return the classes of which the limits permit no images in a round, each with the name of the limit.
+
+        The arguments are those of ``allowance``.
+        """
+        so_far, most = Counter(sent), self.max_total_images_per_sample
+        withheld = dict.fromkeys(self.left_out(images, counts), "max_images_per_sample")
+        for label, number in images.items():
+            if label not in withheld and so_far[label] + number > most * counts[label] + _ROUNDING:
+                withheld[label] = "max_total_images_per_sample"
+        rest = {label: number for label, number in images.items() if label not in withheld}
+        if self.max_images is not None and so_far.total() + sum(rest.values()) > self.max_images:
+            withheld |= dict.fromkeys(rest, "max_images")
+        return withheld
 
     def left_out(self, images: Mapping[int, int], counts: Sequence[int]) -> list[int]:
         """Return the classes that have too few samples for these images in one round.

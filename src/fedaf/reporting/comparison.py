@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from fedaf.reporting.statistics import mean_and_deviation, mean_curve
-from fedaf.reporting.tables import rounds_to
+from fedaf.reporting.targets import rounds_to
 
 MIB = 1 << 20
 _AUDITED: Mapping[str, Callable[[Iterable[float]], float]] = {

@@ -10,6 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from fedaf.federation.metrics import ACCURACY, METRICS, Metric, value_of
 from fedaf.reporting.statistics import PairedDifference, deviation, paired_difference
 from fedaf.reporting.tables import Result, by_method, new_table
 
@@ -33,12 +34,14 @@ class Measure:
         title: Its name in tables.
         read: Reads it from a ``result.json``; ``None`` if the run does not have it.
         higher_is_better: Whether a larger value is better.
+        digits: Decimals to show.
     """
 
     name: str
     title: str
     read: Callable[[Result], float | None]
     higher_is_better: bool = True
+    digits: int = 2
 
     def by_seed(self, results: Sequence[Result]) -> dict[int, float]:
         """Return the figure of each run of a method that has it."""
@@ -77,6 +80,26 @@ class Compared:
         return "reference" if self.reference else self.difference.verdict
 
 
+def measures(metrics: Sequence[str]) -> list[Measure]:
+    """Return the figures to judge methods by: best and last accuracy, and these metrics after the last round.
+
+    Args:
+        metrics: Names of metrics; other names are left out.
+    """
+    asked = [METRICS[name] for name in metrics if name in METRICS and name != ACCURACY.name]
+    return [*MEASURES, *(_measure(metric) for metric in asked)]
+
+
+def _measure(metric: Metric) -> Measure:
+    return Measure(
+        metric.name,
+        f"{metric.title} {metric.unit}".strip(),
+        lambda result: value_of(result, metric.name),
+        metric.higher_is_better,
+        metric.digits,
+    )
+
+
 def differences(results: Sequence[Result], against: str, measures: Sequence[Measure] = MEASURES) -> list[Compared]:
     """Compare every method with one of them, seed by seed.
 
@@ -106,10 +129,10 @@ def differences_table(compared: Sequence[Compared]) -> Table | None:
     table = new_table(title, ["method", "figure", "mean", "95 % interval", "verdict"])
     for number, one in enumerate(judged):
         first = number == 0 or judged[number - 1].method != one.method
-        found = one.difference
-        interval = f"{found.low:+.2f} to {found.high:+.2f}"
+        found, digits = one.difference, one.measure.digits
+        interval = f"{found.low:+.{digits}f} to {found.high:+.{digits}f}"
         name = escape(one.method) if first else ""
-        table.add_row(name, one.measure.title, f"{found.mean:+.2f}", interval, one.verdict)
+        table.add_row(name, one.measure.title, f"{found.mean:+.{digits}f}", interval, one.verdict)
     return table
 
 
@@ -125,10 +148,12 @@ def as_csv(results: Sequence[Result]) -> str:
     return text.getvalue()
 
 
-def as_json(results: Sequence[Result], compared: Sequence[Compared]) -> dict[str, Any]:
+def as_json(
+    results: Sequence[Result], compared: Sequence[Compared], measures: Sequence[Measure] = MEASURES
+) -> dict[str, Any]:
     """Return the means and deviations of all methods, and their paired differences."""
     methods = {
-        method: {measure.name: _summary(measure.by_seed(runs)) for measure in MEASURES}
+        method: {measure.name: _summary(measure.by_seed(runs)) for measure in measures}
         for method, runs in by_method(results).items()
     }
     found = [

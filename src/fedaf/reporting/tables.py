@@ -12,9 +12,10 @@ from rich.table import Table
 from fedaf.data.partitions.domain import client_of_domain
 from fedaf.data.spec import NO_DATA
 from fedaf.reporting.statistics import mean_and_deviation, mean_curve
+from fedaf.reporting.targets import Target
 
 _MOST_ROWS = 20
-_MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters
+MOST_COLUMNS = 12  # of class counts; more do not fit in 80 characters
 
 Result = Mapping[str, Any]
 #: The results of one method, one per seed.
@@ -60,10 +61,10 @@ def new_table(title: str, headers: Sequence[str], *, compact: bool = False) -> T
 def partition_table(counts: Mapping[str, Sequence[int]]) -> Table:
     """Show the samples per class of each client, or the number of classes it holds if there are many."""
     classes = len(next(iter(counts.values())))
-    headers = [str(c) for c in range(classes)] if classes <= _MOST_COLUMNS else ["classes held"]
+    headers = [str(c) for c in range(classes)] if classes <= MOST_COLUMNS else ["classes held"]
     table = new_table("Samples per class of each client", ["client", *headers, "total"], compact=True)
     for client, row in counts.items():
-        held = [str(n) if n else "·" for n in row] if classes <= _MOST_COLUMNS else [str(sum(n > 0 for n in row))]
+        held = [str(n) if n else "·" for n in row] if classes <= MOST_COLUMNS else [str(sum(n > 0 for n in row))]
         table.add_row(escape(client), *held, str(sum(row)))
     return table
 
@@ -104,7 +105,7 @@ def by_method(results: Sequence[Result]) -> dict[str, list[Result]]:
     return found
 
 
-def results_table(results: Sequence[Result], *, target: float | None = None) -> Table:
+def results_table(results: Sequence[Result], *, target: Target | None = None) -> Table:
     """Compare methods: accuracy, rounds until it reaches ``target``, bytes per client and round, time, disclosure.
 
     With several seeds, accuracies are the mean and the sample standard deviation, rounds are those of the mean curve,
@@ -112,13 +113,13 @@ def results_table(results: Sequence[Result], *, target: float | None = None) -> 
 
     Args:
         results: The contents of ``result.json`` of each run.
-        target: Accuracy in per cent; by default the highest whole number that all methods but references reach.
+        target: What to reach; by default the highest accuracy in whole per cent that all methods but references reach.
     """
     methods = by_method(results)
     columns = list(_COLUMNS)
     if len(methods) > 1 or target is not None:
-        goal = _reached_by_all(methods) if target is None else target
-        columns.insert(2, (f"rounds to {goal:g} %", lambda runs: rounds_to(_curve(runs), goal)))
+        goal = target or Target(_reached_by_all(methods))
+        columns.insert(2, (goal.header, goal.rounds))
     if len(methods) > 1 and any(result.get("disclosed") for result in results):
         columns.append(("images sent (per sample)", disclosed))
     table = new_table(_title(results), ["method", *(header for header, _ in columns)])
@@ -172,11 +173,6 @@ def _title(results: Sequence[Result]) -> str:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def rounds_to(curve: Sequence[float | None], target: float) -> str:
-    """Return the first round that reaches an accuracy, or ``never``."""
-    return next((str(number) for number, accuracy in enumerate(curve, 1) if (accuracy or 0) >= target), "never")
 
 
 def personal_sentence(result: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,8 @@ from fedaf.config import Config
 from fedaf.data.registry import PARTITIONS
 from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
-from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT
+from fedaf.federation.metrics import CONFUSION
+from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, read_metrics
 from fedaf.methods.registry import METHODS
 from fedaf.reporting.figures import read_result
 from fedaf.reproduce.cells import Cell
@@ -173,7 +174,8 @@ def _nearest(run: Run, cells: Sequence[Cell]) -> str:
 def publish(work: Path, folder: Path, cell: Cell) -> Path:
     """Move a finished run into the archive, atomically.
 
-    Checkpoints and other large files are left behind, and the configuration forgets where the data are. The run
+    Checkpoints and other large files are left behind, the metrics of each round lose their confusion matrix (that of
+    the last and of the best round stay in the result), and the configuration forgets where the data are. The run
     replaces a damaged run of its cell; any other run keeps its place.
 
     Returns:
@@ -188,8 +190,9 @@ def publish(work: Path, folder: Path, cell: Cell) -> Path:
         shutil.rmtree(left, ignore_errors=True)
     new.mkdir(parents=True)
     write_atomically(new / CONFIG, config.to_toml())
-    for name in (METRICS, RESULT):
-        write_atomically(new / name, (work / name).read_bytes())
+    write_atomically(new / RESULT, (work / RESULT).read_bytes())
+    rounds = [{name: value for name, value in line.items() if name != CONFUSION} for line in read_metrics(work)]
+    write_atomically(new / METRICS, "".join(json.dumps(line) + "\n" for line in rounds))
     counts = json.loads((work / PARTITION).read_text())["counts"]
     by_client = [f" {json.dumps(client)}: {json.dumps(row)}" for client, row in counts.items()]
     write_atomically(new / COUNTS, "{\n" + ",\n".join(by_client) + "\n}\n")

@@ -1,15 +1,16 @@
 """The one way to play a run, in one process or over a network: start or resume, play the rounds, write the result."""
 
-import json
 import logging
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedaf.client.left_out import LeftOut
+from fedaf.common.readable import readable_json
 from fedaf.common.source import source_commit
 from fedaf.common.version import __version__
 from fedaf.config import Config
@@ -25,6 +26,7 @@ from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_m
 from fedaf.federation.summary import summary
 from fedaf.protocol import Key, Method, Tensors, Transport, UserError
 from fedaf.runs.result import RunResult
+from fedaf.training.scores import Holding
 
 SCHEMA_VERSION = 1
 
@@ -42,6 +44,9 @@ class ServerSite:
         test: The server's test set; ``None`` if the clients evaluate on their own test data.
         domains: Names of the domains of ``test``.
         clients: Number of clients; ``None`` if unknown before they connect.
+        classes: Names of the classes; empty if they have none.
+        holdings: What each client holds; empty over a network, where the server does not know.
+        left_out: The samples that the method leaves out; ``None`` over a network, and for methods that use all samples.
     """
 
     config: Config
@@ -50,6 +55,9 @@ class ServerSite:
     test: Split | None
     domains: Sequence[str]
     clients: int | None = None
+    classes: Sequence[str] = ()
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+    left_out: LeftOut | None = None
 
 
 class Play(Iterator[Mapping[str, Any]]):
@@ -91,6 +99,7 @@ class Play(Iterator[Mapping[str, Any]]):
             rules=RoundRules(table.participation, table.quorum, table.deadline or deadline),
             rounds=config.run.rounds,
             keep_checkpoints=config.run.keep_checkpoints,
+            holdings=site.holdings,
         )
         begun = _begin(federation, config)
         self._server, self._ended = begun.server, False
@@ -128,7 +137,7 @@ class Play(Iterator[Mapping[str, Any]]):
         rounds = read_metrics(path)
         clients = len({client for m in rounds for client in m["asked"]}) if site.clients is None else site.clients
         figures = _figures(site, clients, rounds)
-        self._directory.write(RESULT, json.dumps(figures, indent=2) + "\n")
+        self._directory.write(RESULT, readable_json(figures) + "\n")
         self._events.finished()
         model = site.method.build_model(self._server.key)
         model.load_state_dict(self._server.model)
@@ -185,8 +194,10 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
         "seed": config.run.seed,
+        "classes": list(site.classes) or [str(label) for label in range(site.method.task.num_classes)],
         "planned_rounds": config.run.rounds,
         **summary(rounds),
+        "left_out": None if site.left_out is None else asdict(site.left_out),
         "model": config.model.name,
         "device": device_name(engine.device),
         "threads": torch.get_num_threads(),

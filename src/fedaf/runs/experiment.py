@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedaf import config as configuration
+from fedaf.client.left_out import LeftOut, left_out
 from fedaf.client.serving import Admission
 from fedaf.common.stages import reached
 from fedaf.config import Config
@@ -18,6 +19,7 @@ from fedaf.config.policies import read_policy
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
+from fedaf.data.partitions.domain import client_of_domain
 from fedaf.data.spec import NO_DATA
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
@@ -33,6 +35,7 @@ from fedaf.runs import assembly
 from fedaf.runs.assembly import SharedData
 from fedaf.runs.composition import Play, ServerSite
 from fedaf.runs.result import RunResult
+from fedaf.training.scores import Holding
 from fedaf.transports.local import LocalTransport
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,23 @@ class Experiment:
     def counts(self) -> dict[str, list[int]]:
         """Number of samples per class, by client."""
         return self.partition.counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
+
+    @property
+    def holdings(self) -> dict[str, Holding]:
+        """What each client holds: samples per class and, if every domain is one client, its domain."""
+        by_domain = self.config.partition.kind == "domain"
+        domains = {client_of_domain(name): name for name in self.dataset.domains} if by_domain else {}
+        return {client: Holding(counts, domains.get(client)) for client, counts in self.counts.items()}
+
+    @property
+    def admission(self) -> Admission | None:
+        """What applies the clients' policy, if there is one."""
+        return None if self.policy is None else Admission(self.policy, self.method, self.config.method_name)
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        """The samples that the method leaves out of condensation; ``None`` for methods that use all samples."""
+        return left_out(self.method, self.counts, self.admission)
 
     @property
     def shards(self) -> Mapping[str, Shard]:
@@ -206,16 +226,28 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
         observer: Receives the events of the run.
         new: Whether the directory must be new.
     """
-    config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
-    admission = None if policy is None else Admission(policy, method, config.method_name)
-    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(experiment.partition.rows))
+    config, data, omitted = experiment.config, experiment.dataset, experiment.left_out
+    if omitted is not None and (sentence := omitted.sentence(config.method_name)):
+        log.info("%s", sentence)
+    site = ServerSite(
+        config,
+        experiment.method,
+        experiment.engine,
+        data.test,
+        data.domains,
+        clients=len(experiment.partition.rows),
+        classes=data.classes,
+        holdings=experiment.holdings,
+        left_out=omitted,
+    )
     with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):
         if new:
             directory.write(CONFIG, config.to_toml())
         if not (out / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")
-        yield Play(site, LocalTransport(experiment.shards, experiment.engine, admission), directory, observer)
+        transport = LocalTransport(experiment.shards, experiment.engine, experiment.admission)
+        yield Play(site, transport, directory, observer)
 
 
 @contextmanager

@@ -70,10 +70,12 @@ def server_site(config: Config) -> ServerSite:
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
-        return ServerSite(config, method, engine, None, ())
+        return ServerSite(config, method, engine, None, (), classes=entry.classes)
     own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
-    return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
+    return ServerSite(
+        assembly.resolve_auto(config, data), method, engine, data.test, data.domains, classes=data.classes
+    )
 
 
 def refuse_reference(config: Config) -> None:

@@ -1,7 +1,6 @@
 """Evaluation of a model."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.models.footprint import pass_bytes
 from fedaf.protocol import Engine, Task
+from fedaf.training.scores import Scores, percent, score_logits
 
 _BATCH = 1000  # images; the upper limit, even if more would fit the memory budget
 
@@ -29,35 +29,11 @@ def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Ten
     return torch.cat(parts)
 
 
-@dataclass(frozen=True)
-class Score:
-    """Accuracy in per cent. With domains, ``accuracy`` is the mean over them, each with equal weight."""
-
-    accuracy: float
-    by_domain: Mapping[str, float]
-
-
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> float:
     """Return the share of correctly classified images, in per cent."""
-    return _percent(_correct(model, images, labels, task, engine))
+    return percent(predict(model, images, task, engine).argmax(1).cpu() == labels)
 
 
-def score(model: nn.Module, test: Split, domains: Sequence[str], task: Task, engine: Engine) -> Score:
-    """Return the accuracy on a test set, in total and for each domain."""
-    correct = _correct(model, test.images, test.labels, task, engine)
-    if test.domains is None:
-        return Score(_percent(correct), {})
-    by_domain = {
-        name: _percent(correct[test.domains == number])
-        for number, name in enumerate(domains)
-        if bool((test.domains == number).any())
-    }
-    return Score(sum(by_domain.values()) / len(by_domain), by_domain)
-
-
-def _correct(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> Tensor:
-    return predict(model, images, task, engine).argmax(1).cpu() == labels
-
-
-def _percent(correct: Tensor) -> float:
-    return 100 * int(correct.sum()) / len(correct)
+def score(model: nn.Module, test: Split, domains: Sequence[str], task: Task, engine: Engine) -> Scores:
+    """Return all figures of merit on a test set, from one pass over it."""
+    return score_logits(predict(model, test.images, task, engine), test.labels, test.domains, domains)

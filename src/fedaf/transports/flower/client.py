@@ -66,6 +66,7 @@ def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str],
     """Serve one request: what ``LocalTransport`` does for all clients, for this client alone."""
     started = time.monotonic()
     from fedaf.client.evaluation import phase_named
+    from fedaf.client.left_out import left_out
     from fedaf.client.serving import serve
     from fedaf.client.state_folder import StateFolder
     from fedaf.protocol import Replied, Request
@@ -80,6 +81,10 @@ def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str],
         kept = {node.client: states.read(request.run)}
         phase, engine = phase_named(site.method, request.phase), site.engine.until(deadline)
         shards = {node.client: site.shard}
+        if request.round == 1 and request.phase == site.method.phases[0].name:  # a process serves one request only
+            omitted = left_out(site.method, {node.client: site.shard.counts}, site.admission)
+            if omitted is not None and (sentence := omitted.sentence(site.admission.method_name)):
+                log.info("%s", sentence)
         _, delivery, state = next(serve(phase, {node.client: request}, shards, kept, engine, site.admission))
         states.write(state)  # before the reply, so that what was sent is always counted
     if not isinstance(delivery, Replied):

@@ -8,7 +8,7 @@ from fedaf.common.version import __version__
 from fedaf.errors import Refused
 
 #: Bump on incompatible wire changes.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 #: Asks a node which client it is; answered without importing PyTorch.
 HELLO = "query.hello"
