@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED
 from fedaf.reporting.tables import disclosure_sentence, domains_table, results_table, rounds_to
 from support.commandline import TINY, assert_one_sentence
 
@@ -47,7 +47,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
     assert "rounds to 11 %" in out
     found = rows(out)
     splits = set()
-    for name in METHODS:
+    for name in FEDERATED:
         result = result_of(tmp_path / "c" / name)
         best, last, rounds, up, down, _, images = found[name]
         assert (best, last) == (f"{result['best_accuracy']:.2f}", f"{result['last_accuracy']:.2f}")
@@ -77,7 +77,7 @@ def test_all_methods_are_run_and_shown_with_rounds_to_a_target_and_bytes(call, t
     assert result_of(cut)["curve"] == curve
     code, again, _ = call("compare", "--resume", "c", "-q", "--target", "99.5")
     assert code == 0
-    assert {rows(again)[name][2] for name in METHODS} == {"never"}
+    assert {rows(again)[name][2] for name in FEDERATED} == {"never"}
     assert "rounds to 99.5 %" in again
 
 
