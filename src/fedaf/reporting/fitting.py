@@ -42,7 +42,7 @@ def _width(table: Table) -> int:
 def _narrow(table: Table, columns: Sequence[Column], title: TextType | None = None) -> Table:
     """The first column and some others, with headers wrapped to the width of their cells."""
     shown = [table.columns[0], *columns]
-    made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
+    made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for column in shown:
         header = _wrapped(str(column.header), [str(cell) for cell in column.cells])
         made.add_column(header, justify=column.justify, no_wrap=True, overflow="fold")
