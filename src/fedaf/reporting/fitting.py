@@ -25,6 +25,10 @@ def fitted(table: Table, width: int) -> list[Table]:
     """
     if _width(table) <= width:
         return [table]
+    for space in (1, 0):
+        whole = _narrow(table, table.columns[1:], table.title, space)
+        if _width(whole) <= width:
+            return [whole]
     parts: list[list[Column]] = [[]]
     for column in table.columns[1:]:
         if parts[-1] and _width(_narrow(table, [*parts[-1], column])) > width:
@@ -39,10 +43,12 @@ def _width(table: Table) -> int:
     return Measurement.get(console, console.options, table).maximum
 
 
-def _narrow(table: Table, columns: Sequence[Column], title: TextType | None = None) -> Table:
+def _narrow(table: Table, columns: Sequence[Column], title: TextType | None = None, space: int = 1) -> Table:
     """The first column and some others, with headers wrapped to the width of their cells."""
     shown = [table.columns[0], *columns]
-    made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    made = Table(
+        title=title, title_justify="left", box=SIMPLE, padding=(0, space, 0, 0), show_edge=False, pad_edge=False
+    )
     for column in shown:
         header = _wrapped(str(column.header), [str(cell) for cell in column.cells])
         made.add_column(header, justify=column.justify, no_wrap=True, overflow="fold")
