@@ -6,11 +6,12 @@ import warnings
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import METHODS, REFERENCES
 from fedaf.reporting import figures
 from fedaf.reporting.progress import LiveProgress, PlainProgress
 from fedaf.reporting.tables import domains_table, partition_table, results_table
@@ -98,7 +99,7 @@ def test_the_split_shows_each_class_as_long_as_they_fit():
 
 def test_a_curve_of_one_round_has_one_tick(tmp_path, saved):
     figures.curves([a_result()], tmp_path / "one.png")
-    figures.curves([a_result(), a_result(curve=(1.0, 2.0, 3.0))], tmp_path / "three.png")
+    figures.curves([a_result(), a_result(method="other", curve=(1.0, 2.0, 3.0))], tmp_path / "three.png")
     assert list(saved[0].axes[0].get_xticks()) == [1]
     assert {1, 2, 3} <= set(saved[1].axes[0].get_xticks())
 
@@ -168,6 +169,27 @@ def test_every_method_has_its_own_colour_and_those_of_this_package_stand_out(tmp
     assert len({line.get_color() for line in lines.values()}) == len(METHODS.names)
     widths = {name: line.get_linewidth() for name, line in lines.items()}
     assert widths.pop("fedaf-plus") > widths.pop("fedaf") > max(widths.values())
+
+
+def test_references_are_grey_and_not_solid(tmp_path, saved):
+    figures.curves([a_result(method=name, curve=(1.0, 2.0)) for name in (*REFERENCES, "fedavg")], tmp_path / "c.png")
+    *references, other = saved[0].axes[0].get_lines()
+    for line in references:
+        red, green, blue = to_rgb(line.get_color())
+        assert red == green == blue
+        assert line.get_linestyle() != "-"
+    assert other.get_linestyle() == "-"
+
+
+def test_runs_of_one_method_are_one_line_with_a_band(tmp_path, saved):
+    results = [a_result(method="fedavg", curve=curve) for curve in ((10.0, 20.0), (30.0, 60.0), (20.0, 40.0, 99.0))]
+    figures.curves(results, tmp_path / "curves.png")
+    axes = saved[0].axes[0]
+    (line,) = axes.get_lines()
+    assert line.get_ydata().tolist() == [20.0, 40.0]
+    (band,) = axes.collections
+    assert band.get_paths()[0].get_extents().y0 == 10.0
+    assert band.get_paths()[0].get_extents().y1 == 60.0
 
 
 def test_lines_of_no_method_and_second_lines_of_one_differ_too(tmp_path, saved):

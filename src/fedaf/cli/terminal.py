@@ -93,8 +93,11 @@ class Terminal:
         """Print a table, in several parts if it is wider than the terminal."""
         from fedaf.reporting.fitting import fitted
 
-        for part in fitted(table, self.console.width):
+        parts = fitted(table, self.console.width)
+        for part in parts:
             self.console.print(part)
+            if part is not table:  # a narrow one has no border
+                self.console.print()
 
     def announce(self, experiment: "Experiment") -> None:
         """Print the partition, the samples that the method leaves out, and the estimated time of a long run."""

@@ -8,7 +8,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Column, Table
-from rich.text import Text
+from rich.text import Text, TextType
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def fitted(table: Table, width: int) -> list[Table]:
@@ -23,6 +25,10 @@ def fitted(table: Table, width: int) -> list[Table]:
     """
     if _width(table) <= width:
         return [table]
+    for space in (1, 0):
+        whole = _narrow(table, table.columns[1:], table.title, space)
+        if _width(whole) <= width:
+            return [whole]
     parts: list[list[Column]] = [[]]
     for column in table.columns[1:]:
         if parts[-1] and _width(_narrow(table, [*parts[-1], column])) > width:
@@ -37,19 +43,23 @@ def _width(table: Table) -> int:
     return Measurement.get(console, console.options, table).maximum
 
 
-def _narrow(table: Table, columns: Sequence[Column], title: object = None) -> Table:
+def _narrow(table: Table, columns: Sequence[Column], title: TextType | None = None, space: int = 1) -> Table:
     """The first column and some others, with headers wrapped to the width of their cells."""
     shown = [table.columns[0], *columns]
-    made = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))  # type: ignore[arg-type]
+    made = Table(
+        title=title, title_justify="left", box=SIMPLE, padding=(0, space, 0, 0), show_edge=False, pad_edge=False
+    )
     for column in shown:
-        cells = [str(cell) for cell in column.cells]
-        made.add_column(_wrapped(str(column.header), cells), justify=column.justify, no_wrap=True, overflow="fold")
+        header = _wrapped(str(column.header), [str(cell) for cell in column.cells])
+        made.add_column(header, justify=column.justify, no_wrap=True, overflow="fold")
     for row in zip(*(column.cells for column in shown), strict=True):
         made.add_row(*row)
     return made
 
 
 def _wrapped(header: str, cells: Sequence[str]) -> str:
-    """A header on as many lines as its cells are narrow, broken at spaces only."""
-    room = max([cell_len(Text.from_markup(text).plain) for text in (*cells, *header.split())])
-    return "\n".join(textwrap.wrap(header, room, break_long_words=False, break_on_hyphens=False))
+    """A header on as many lines as its cells are narrow, broken at spaces only and not before its unit."""
+    joined = header.replace(" %", f"{_NO_BREAK}%")
+    room = max(cell_len(Text.from_markup(text).plain) for text in (*cells, *joined.split(" ")))
+    lines = textwrap.wrap(joined, room, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(_NO_BREAK, " ")
