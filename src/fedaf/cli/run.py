@@ -28,7 +28,7 @@ def run(
     """
     terminal = Terminal(verbose=verbose, quiet=quiet)
     if resume is not None:
-        moved = {name: flags[name] for name in ("dataset", "data_dir")}
+        moved = {name: flags[name] for name in ("dataset", "data_dir", "weights")}
         options.refuse_beside_resume(config, **{**flags, **dict.fromkeys(moved)}, preset=preset, out=out, set=settings)
         if (resume / COMPARISON).is_file():
             message = f"{resume} holds a comparison; continue it with fedaf compare --resume {resume}."

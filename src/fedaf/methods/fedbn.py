@@ -5,7 +5,8 @@ there is no global model, and a run reports two accuracies: that of the average 
 clients send only for this report, and the mean accuracy of the personal models on their clients' own test data.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,6 +18,8 @@ from fedaf.methods import averaging
 from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, weighted_average
 from fedaf.protocol import Client, Engine, Key, Number, Outcome, Payload, Phase, Schema, ServerState, Tensors, like
 from fedaf.training.evaluate import accuracy
+
+log = logging.getLogger(__name__)
 
 
 def batch_norm_tensors(model: nn.Module) -> set[str]:
@@ -90,6 +93,13 @@ class FedBN(AveragingMethod):
         model = self.build_model(Key(0))
         names = batch_norm_tensors(model)
         return {name: t for name, t in model.state_dict().items() if name in names}
+
+    def check(self, counts: Mapping[str, Sequence[int]]) -> None:
+        super().check(counts)
+        if not self.personal:
+            log.warning(
+                "fedbn: the model has no BatchNorm layer, so no part of it stays with a client: all is averaged"
+            )
 
     @property
     def evaluation(self) -> Phase:

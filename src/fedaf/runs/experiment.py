@@ -171,7 +171,7 @@ def prepare(
         what = f"data.name is {NO_DATA!r}, which only a server with clients on a network can use"
         raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
     catalog.check_name(config.data.name)
-    factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
+    factory = custom.find(config.model, model)
     reached("PyTorch is imported")
     engine = assembly.engine_for(config)
     reached(f"the engine is ready ({engine.name} on {engine.device})")
@@ -188,6 +188,7 @@ def prepare(
     architecture = assembly.architecture_for(config, task, factory)
     validate(architecture, task, device=engine.device)
     reached("the model is checked")
+    config, architecture = assembly.with_starting_weights(config, task, architecture)
     method = method_class(config.method, task, architecture)
     experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
