@@ -10,8 +10,9 @@ import typer
 
 from fedaf import config as configuration
 from fedaf.cli import options
-from fedaf.cli.options import ConfigFile, Flags, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
-from fedaf.cli.terminal import Terminal
+from fedaf.cli.options import ConfigFile, Flags, Format, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
+from fedaf.cli.terminal import Terminal, continued_by
+from fedaf.cli.usage import METHODS_FORM
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS
 
@@ -35,6 +36,7 @@ def compare(
     target: Annotated[float | None, options.output_option()] = None,
     out: Out = None,
     resume: Resume = None,
+    format: Format = "png",
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,9 +54,15 @@ def compare(
         raise UserError(message, code="FEDAF-CLI-TARGET")
     if resume is not None:
         options.refuse_beside_resume(config, **flags, methods=methods, preset=preset, out=out, set=settings)
-        _finish(resume, {}, target, terminal)
+        _finish(resume, {}, target, terminal, format)
         return
     names = tuple(METHODS) if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
+    if config is not None and not config.exists() and METHODS.knows(str(config)):
+        message = f"{config} is a method, and the place after the flags is for a TOML file; {METHODS_FORM}."
+        raise UserError(message, code="FEDAF-CLI-METHODS")
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        message = f"--methods names {', '.join(twice)} more than once; name every method once."
+        raise UserError(message, code="FEDAF-CLI-METHODS")
     if not names:
         message = "--methods needs at least one method, for example --methods fedaf,fedavg."
         raise UserError(message, code="FEDAF-CLI-METHODS")
@@ -62,18 +70,17 @@ def compare(
     first = next(iter(configs.values()))
     configuration.refuse_unused(flags, first)
     from fedaf.common.files import write_atomically
-    from fedaf.federation.run_directory import refuse_in_use
+    from fedaf.federation.run_directory import check_new, refuse_in_use
 
-    if out is not None:
-        refuse_in_use(out)
-    experiments = {options.slug(name): terminal.prepare(built) for name, built in configs.items()}
     folder = out or options.new_directory(first.data.name, "comparison", f"seed{first.run.seed}")
+    check_new(folder)
+    experiments = {options.slug(name): terminal.prepare(built) for name, built in configs.items()}
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: experiment.config.to_toml() for name, experiment in experiments.items()}
     write_atomically(folder / COMPARISON, json.dumps({"target": target, "runs": runs}, indent=2))
     terminal.say(f"Writing to {folder}.")
-    _finish(folder, experiments, target, terminal)
+    _finish(folder, experiments, target, terminal, format)
 
 
 def _configs(names: Sequence[str], given: dict[str, Any], preset: str | None) -> dict[str, configuration.Config]:
@@ -91,9 +98,15 @@ def _configs(names: Sequence[str], given: dict[str, Any], preset: str | None) ->
     return configs
 
 
-def _finish(folder: Path, prepared: "Mapping[str, Experiment]", target: float | None, terminal: Terminal) -> None:
+def _finish(
+    folder: Path, prepared: "Mapping[str, Experiment]", target: float | None, terminal: Terminal, picture: str
+) -> None:
     """Bring a comparison to its end: keep finished runs, continue stopped ones, start the rest."""
     from fedaf.federation.run_directory import CONFIG, RESULT
+
+    if (folder / CONFIG).is_file():
+        message = f"{folder} holds a single run; continue it with {options.resume_command('run', folder)}."
+        raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON")
     from fedaf.runs.experiment import continue_run, execute, reopen
 
     try:
@@ -103,14 +116,15 @@ def _finish(folder: Path, prepared: "Mapping[str, Experiment]", target: float | 
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}."
         raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON") from error
-    for number, (name, settings) in enumerate(runs.items()):
-        run = folder / name
-        if (run / RESULT).is_file():
-            continue
-        if (run / CONFIG).is_file():
-            continue_run(reopen(run), run, terminal.observer())
-            continue
-        experiment = prepared.get(name) or terminal.prepare(configuration.build(settings))
-        terminal.announce(experiment, with_split=number == 0)
-        execute(experiment, run, terminal.observer())
-    terminal.report(folder, list(runs), target=target)
+    with continued_by(options.resume_command("compare", folder)):
+        for number, (name, settings) in enumerate(runs.items()):
+            run = folder / name
+            if (run / RESULT).is_file():
+                continue
+            if (run / CONFIG).is_file():
+                continue_run(reopen(run), run, terminal.observer())
+                continue
+            experiment = prepared.get(name) or terminal.prepare(configuration.build(settings))
+            terminal.announce(experiment, with_split=number == 0)
+            execute(experiment, run, terminal.observer())
+    terminal.report(folder, list(runs), target=target, picture=picture)

@@ -1,8 +1,10 @@
 """Output of the commands: before, during and after a run."""
 
 import logging
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,28 @@ _MOST_CLIENTS = 50  # a larger partition is not printed
 def print_line(console: Console, text: str) -> None:
     """Print one line without markup or wrapping."""
     console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+class Stopped(Exception):
+    """Ctrl-C in a command that can be continued; the message is the command to continue with."""
+
+
+@contextmanager
+def continued_by(command: str) -> Iterator[None]:
+    """Turn Ctrl-C in the block into ``Stopped``, which prints this command.
+
+    Args:
+        command: The command as a user pastes it into a shell.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(command) from error
+
+
+def this_command() -> str:
+    """Return the command line of this process, to paste it into a shell again."""
+    return shlex.join(["fedaf", *sys.argv[1:]])
 
 
 class Terminal:
@@ -76,7 +100,13 @@ class Terminal:
                 self.say("For a first look, --preset quick is much shorter.")
 
     def report(
-        self, folder: Path, names: Sequence[str] = (), *, target: float | None = None, draw: bool = True
+        self,
+        folder: Path,
+        names: Sequence[str] = (),
+        *,
+        target: float | None = None,
+        draw: bool = True,
+        picture: str = "png",
     ) -> None:
         """Print the results table of the run in a folder, or of several runs below it, and draw their figures.
 
@@ -85,6 +115,7 @@ class Terminal:
             names: The run directories in the folder of a comparison.
             target: Show the rounds to this accuracy, in per cent.
             draw: Whether to draw figures into the folder.
+            picture: The file format of the figures: png, svg or pdf.
         """
         from fedaf.federation.run_directory import PARTITION
         from fedaf.reporting import figures, tables
@@ -93,10 +124,10 @@ class Terminal:
         results = [figures.read_result(run) for run in runs]
         pictures: list[Path | None] = []
         if draw:
-            pictures.append(figures.curves(results, folder / "curves.png"))
+            pictures.append(figures.curves(results, folder / f"curves.{picture}"))
             if (runs[0] / PARTITION).is_file():  # unknown over a network
-                pictures.append(figures.bubbles(runs[0], folder / "partition.png"))
-            gallery = "condensed-{}.png" if names else "condensed.png"
+                pictures.append(figures.bubbles(runs[0], folder / f"partition.{picture}"))
+            gallery = f"condensed-{{}}.{picture}" if names else f"condensed.{picture}"
             pictures += [figures.gallery(run, folder / gallery.format(run.name)) for run in runs]
         self.console.print(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):

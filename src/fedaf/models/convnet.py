@@ -1,4 +1,4 @@
-"""ConvNet of Zhao and Bilen, "Dataset Condensation with Distribution Matching" (WACV 2023), by default with BatchNorm."""
+"""ConvNet of Zhao and Bilen, "Dataset Condensation with Distribution Matching" (WACV 2023), with BatchNorm."""
 
 import torch
 import torch.nn.functional as F

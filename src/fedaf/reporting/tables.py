@@ -103,7 +103,7 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
         columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))
     if len(results) > 1 and any(result.get("disclosed") for result in results):
         columns.append(("images sent (per sample)", disclosed))
-    table = _table(_title(results[0]), ["method", *(header for header, _ in columns)])
+    table = _table(title_of(results[0]), ["method", *(header for header, _ in columns)])
     for result in results:
         name = escape(result["method"])
         table.add_row(name, *(cell(result) for _, cell in columns))
@@ -113,8 +113,8 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
     return table
 
 
-def _title(result: Mapping[str, Any]) -> str:
-    """The setting of a run, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
+def title_of(result: Mapping[str, Any]) -> str:
+    """Return the setting of a run, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
     clients, rounds = _counted(result["clients"], "client"), _counted(result["rounds"], "round")
     split = f"Dirichlet {result['alpha']:g}" if result["alpha"] is not None else result["partition"]
     setting = [result["dataset"], clients, _SPLITS.get(split, split)]

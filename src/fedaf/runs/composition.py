@@ -42,6 +42,7 @@ class ServerSite:
         test: The server's test set; ``None`` if the clients evaluate on their own test data.
         domains: Names of the domains of ``test``.
         clients: Number of clients; ``None`` if unknown before they connect.
+        classes: Names of the classes, if they have names.
     """
 
     config: Config
@@ -50,6 +51,7 @@ class ServerSite:
     test: Split | None
     domains: Sequence[str]
     clients: int | None = None
+    classes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "partition": config.partition.kind,
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
+        "num_classes": site.method.task.num_classes,
+        "class_names": list(site.classes),
         "seed": config.run.seed,
         **summary(rounds),
         "model": config.model.name,

@@ -5,7 +5,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedaf.common.naming import nearest
 from fedaf.common.stages import reached
 from fedaf.config import FLAGS, Config
 from fedaf.config.policies import read_policy
+from fedaf.config.synonyms import meant
 from fedaf.config.tables import MethodTable
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
@@ -27,7 +28,7 @@ from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.observer import Observer
-from fedaf.federation.run_directory import CONFIG, PARTITION, RunDirectory
+from fedaf.federation.run_directory import CONFIG, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
@@ -127,15 +128,24 @@ def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
     accepted = [*list(inspect.signature(run).parameters)[:-1], *of_method]
     for name in options:
         if name not in of_method:
-            what = f"fedaf.run has no argument {name!r}{nearest(name, accepted)}"
+            settings = [path.removeprefix("method.") for path in meant(name, [method or MethodTable().name])]
+            hint = f" (did you mean {' or '.join(settings)}?)" if settings else nearest(name, accepted)
+            what = f"fedaf.run has no argument {name!r}{hint}"
             raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")
 
 
-def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
+def resume(
+    out: str | Path,
+    *,
+    rounds: int | None = None,
+    model: nn.Module | Factory | None = None,
+    observer: Observer | None = None,
+) -> RunResult:
     """Resume a run after its last checkpoint. The result equals that of a run that was never interrupted.
 
     Args:
         out: The run directory.
+        rounds: The new number of rounds in total, for a run that shall go on for longer; finished runs too.
         model: The model that was passed to ``run``, if it was not a name.
         observer: Receives the events of the run, for example to show progress.
 
@@ -143,10 +153,11 @@ def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observe
         The result of the whole run.
 
     Raises:
-        UserError: ``out`` is not a run directory, its checkpoint is unreadable, or the data or the model changed.
+        UserError: ``out`` is not a run directory, its checkpoint is unreadable, the data or the model changed, or the
+            run has more than ``rounds`` rounds already.
         InUse: Another process is running in ``out``.
     """
-    return continue_run(reopen(Path(out), model=model), Path(out), observer or Observer())
+    return continue_run(reopen(Path(out), model=model, rounds=rounds), Path(out), observer or Observer())
 
 
 def prepare(
@@ -231,7 +242,11 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 
 
 def reopen(
-    out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
+    out: Path,
+    *,
+    model: nn.Module | Factory | None = None,
+    moved: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
 ) -> Experiment:
     """Prepare the experiment of an earlier run, with its saved split.
 
@@ -239,16 +254,22 @@ def reopen(
         out: The run directory.
         model: The model that was passed from Python, if it was not a name.
         moved: Settings that replace saved ones: where the data are now, and what computes.
+        rounds: A new number of rounds in total.
 
     Raises:
-        UserError: ``out`` is not a run directory, or the data changed.
+        UserError: ``out`` is not a run directory, the data changed, or more than ``rounds`` rounds are done.
     """
     if not (out / CONFIG).is_file():
         what = (
             f"{out} is not the directory of a run: it has no {CONFIG}; give --resume a directory that fedaf run wrote."
         )
         raise UserError(what, code="FEDAF-RUN-NOT-FOUND")
-    config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
+    saved_settings = configuration.merge(configuration.read_toml(out / CONFIG), moved or {})
+    length = {} if rounds is None else configuration.setting("run.rounds", rounds)
+    config = configuration.build(configuration.merge(saved_settings, length))
+    if (done := len(read_metrics(out))) > config.run.rounds:
+        what = f"the run in {out} has {done} rounds already, which is more than {config.run.rounds}"
+        raise UserError(f"{what}; give --rounds a larger number.", code="FEDAF-RUN-ROUNDS")
     saved = out / PARTITION
     if not saved.is_file() and (out / LATEST).is_file():
         elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
@@ -263,14 +284,24 @@ def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunRe
         InUse: Another process is running in ``out``.
     """
     with RunDirectory(out) as directory:
+        _extend(directory, experiment.config.run.rounds)
         return _play(experiment, directory, observer)
+
+
+def _extend(directory: RunDirectory, rounds: int) -> None:
+    """Write a new number of rounds into the configuration of a run. Its result then comes after its last round."""
+    saved = configuration.build(configuration.read_toml(directory.path / CONFIG))
+    if saved.run.rounds != rounds:
+        longer = replace(saved, run=saved.run.model_copy(update={"rounds": rounds}))
+        directory.write(CONFIG, longer.to_toml())
+        (directory.path / RESULT).unlink(missing_ok=True)
 
 
 def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -> RunResult:
     config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
     shards = experiment.partition.shards(data)
     admission = None if policy is None else Admission(policy, method, config.method_name)
-    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
+    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards), data.classes)
     with _threads(config.run.threads):
         if not (directory.path / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))

@@ -69,10 +69,11 @@ def server_site(config: Config) -> ServerSite:
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     config, method = _server_method(config, entry, engine)
     if config.data.name == NO_DATA:
-        return ServerSite(config, method, engine, None, ())
+        return ServerSite(config, method, engine, None, (), classes=entry.classes)
     own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
-    return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
+    resolved = assembly.resolve_auto(config, data)
+    return ServerSite(resolved, method, engine, data.test, data.domains, classes=data.classes)
 
 
 def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
