@@ -101,7 +101,7 @@ class LiveProgress(PlainProgress):
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._start(rounds, first_round)
         self._phases = phases + 1  # and the work of the server
-        shown = _shortened(title, self._room // 2)
+        shown = _shortened(title, 2 * self._room // 5)
         self._room -= cell_len(shown)
         self._bar.add_task(shown, total=rounds, completed=first_round - 1, state=_fitting([f"on {device}"], self._room))
         self._bar.start()
