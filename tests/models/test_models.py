@@ -49,14 +49,15 @@ def test_resnet18_has_the_papers_parameters() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("height", "width"), [(9, 13), (17, 9), (11, 24)])
 def test_convnet_takes_odd_sizes_with_every_norm(height: int, width: int, norm: str) -> None:
-    model = ConvNet(2, height, width, 5, filters=4, norm=norm)
+    model = ConvNet(2, height, width, 5, filters=4, norm=norm, groups=2)
     assert model(torch.randn(3, 2, height, width)).shape == (3, 5)
 
 
 def test_the_norm_option_selects_the_layer() -> None:
-    kinds = {norm: {type(m) for m in ConvNet(1, 8, 8, 2, filters=4, norm=norm).features} for norm in NORMS}
+    kinds = {norm: {type(m) for m in ConvNet(1, 8, 8, 2, filters=4, norm=norm, groups=2).features} for norm in NORMS}
     assert nn.BatchNorm2d in kinds["batch"]
     assert nn.GroupNorm in kinds["instance"]
+    assert nn.GroupNorm in kinds["group"]
     assert not {nn.BatchNorm2d, nn.GroupNorm} & kinds["none"]
 
 
@@ -64,6 +65,24 @@ def test_instance_norm_normalises_each_image_and_channel_separately() -> None:
     norm = ConvNet(1, 8, 8, 2, filters=4, norm="instance").features[1]
     maps = 3 + 5 * torch.randn(2, 4, 6, 6, generator=Key(0).torch())
     torch.testing.assert_close(norm(maps).mean((2, 3)), torch.zeros(2, 4), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["convnet", "resnet18"])
+def test_group_norm_normalises_the_channels_of_each_group_together(name: str) -> None:
+    model = build(name, TASK, Key(0), depth=1, width=8, norm="group", groups=4)
+    norm = next(module for module in model.modules() if isinstance(module, nn.GroupNorm))
+    maps = 3 + 5 * torch.randn(2, norm.num_channels, 6, 6, generator=Key(0).torch())
+    by_group = maps.view(2, 4, -1)
+    expected = (by_group - by_group.mean(2, keepdim=True)) / (by_group.var(2, correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(norm(maps), expected.view_as(maps), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(norm(maps).mean((2, 3)), torch.zeros(2, norm.num_channels), atol=1e-3)
+
+
+def test_channels_that_cannot_be_divided_into_groups_are_a_user_error_naming_what_fits() -> None:
+    with raises("FEDAF-MODEL-NORM") as error:
+        build("convnet", TASK, Key(0), depth=1, width=12, norm="group", groups=8)
+    assert "12 channels" in str(error.value)
+    assert "1, 2, 3, 4, 6, 12" in str(error.value)
 
 
 @pytest.mark.parametrize(("height", "width", "depth"), [(7, 32, 3), (32, 7, 3), (8, 8, 4)])

@@ -230,6 +230,49 @@ class PairOfFeatures(Base):
         return self.head((self.features(images), None))
 
 
+class Keyed(Base):
+    def forward(self, images):
+        features = self.features(images)
+        return {"logits": self.head(features), "features": features}
+
+
+class Heads(Base):
+    """Two heads on two sets of features; the logits are their sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Linear(6, 3)
+
+    def forward(self, images):
+        features = self.features(images)
+        return self.other(features.square()) + self.head(features)
+
+
+class HeadsApart(Heads):
+    """The first head gives the logits, the last one something else."""
+
+    def forward(self, images):
+        features = self.features(images)
+        return self.head(features), self.other(features)
+
+
+class SeveralDouble(Base):
+    def __init__(self):
+        super().__init__()
+        self.double()
+
+
+class SeveralWithoutReset(Base):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = Scale(), Scale()
+
+
+class ForgetsTwo(ForgetsOne):
+    def reset_parameters(self):
+        pass
+
+
 #: What is wrong with each model: the error's code, and what its message names.
 FAULTS = {
     InPlace: ("FORWARD", ["InPlace"]),
@@ -237,7 +280,12 @@ FAULTS = {
     OtherSize: ("FORWARD", ["OtherSize", "2 images of 1x8x8 in eval mode", "RuntimeError", "[N, 1, 8, 8]"]),
     FailsInTraining: ("FORWARD", ["FailsInTraining", "2 images of 1x8x8 in train mode"]),
     Squeezes: ("OUTPUT", ["Squeezes in eval mode", "float32 [3]", "[1, 3]"]),
-    Pair: ("OUTPUT", ["Pair", "tuple", "[2, 3]"]),
+    Pair: ("OUTPUT", ["Pair", "tuple of 0 (float32 [2, 3]) and 1 (float32 [2, 1, 8, 8])", "model.output"]),
+    Keyed: ("OUTPUT", ["Keyed", "logits (float32 [2, 3])", "features", "model.output"]),
+    Heads: ("CLASSIFIER", ["Heads", "other and head", "model.classifier=head"]),
+    SeveralDouble: ("TENSORS", ["hidden.weight, hidden.bias, head.weight, head.bias", "float64"]),
+    SeveralWithoutReset: ("RESET", ["scale (Scale)", "shift (Scale)", "reset_parameters"]),
+    ForgetsTwo: ("RESET", ["token, other"]),
     TooManyClasses: ("OUTPUT", ["TooManyClasses", "float32 [2, 4]", "[2, 3]"]),
     Whole: ("OUTPUT", ["Whole", "int64 [2, 3]", "float32"]),
     Infinite: ("OUTPUT", ["Infinite", "not finite"]),
@@ -261,10 +309,13 @@ FAULTS = {
 }
 
 
-def checked(made, classifier: str | None = None, task: Task = TASK) -> None:
+def checked(made, classifier: str | None = None, task: Task = TASK, output: int | str | None = None) -> Architecture:
     """Validate as a run does: a factory makes the model, and every network is a copy with fresh weights."""
-    architecture = custom.architecture(made, task, Key(0), name="mine", classifier=classifier, keep_weights=False)
+    architecture = custom.architecture(
+        made, task, Key(0), name="mine", classifier=classifier, keep_weights=False, output=output
+    )
     validate(architecture, task)
+    return architecture
 
 
 @contextmanager
@@ -300,6 +351,33 @@ def test_a_model_that_does_not_fit_is_refused(model):
 def test_a_named_classifier_that_does_not_fit_is_refused(model, classifier, code, words):
     with refused(code, words):
         checked(lambda *_: model(), classifier)
+
+
+@pytest.mark.parametrize(("model", "output"), [(Pair, 0), (Keyed, "logits"), (Base, 0)])
+def test_one_of_several_outputs_can_be_chosen(model, output):
+    images = torch.randn(2, 1, 8, 8, generator=Key(0).torch())
+    network = checked(lambda *_: model(), output=output).build(Key(1)).eval()
+    assert torch.equal(network(images), Base.forward(network, images))
+    assert network.state_dict().keys() == Base().state_dict().keys()
+
+
+@pytest.mark.parametrize(("output", "shown"), [(2, "2"), ("logit", "'logit'")])
+def test_an_output_that_is_not_there_is_refused_with_those_that_are(output, shown):
+    with refused("OUTPUT", [f"model.output is {shown}", "logits (float32 [2, 3])", "features"]):
+        checked(lambda *_: Keyed(), output=output)
+
+
+def test_a_model_of_two_heads_is_asked_for_its_classifier():
+    with refused("CLASSIFIER", ["HeadsApart", "head", "other", "model.classifier=head"]):
+        checked(lambda *_: HeadsApart(), output=0)
+    checked(lambda *_: HeadsApart(), "head", output=0)
+    checked(lambda *_: HeadsApart(), output=1)
+    checked(lambda *_: Heads(), "head")
+
+
+def test_a_hidden_layer_as_wide_as_there_are_classes_is_no_second_head():
+    hidden = (nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 3))
+    checked(lambda *_: nn.Sequential(*hidden))
 
 
 class NeverCalled(Base):
@@ -361,7 +439,15 @@ def test_every_network_of_the_zoo_fits(name, size):
 
 
 @pytest.mark.parametrize(
-    ("name", "norm"), [("convnet", "batch"), ("convnet", "instance"), ("convnet", "none"), ("resnet18", "batch")]
+    ("name", "norm"),
+    [
+        ("convnet", "batch"),
+        ("convnet", "group"),
+        ("convnet", "instance"),
+        ("convnet", "none"),
+        ("resnet18", "batch"),
+        ("resnet18", "group"),
+    ],
 )
 def test_the_built_in_networks_fit(name, norm):
     task = Task("tiny", 3, 8, 8, 5, mean=(0.5,) * 3, std=(0.25,) * 3)

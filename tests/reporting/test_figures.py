@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -199,3 +200,95 @@ def test_lines_of_no_method_and_second_lines_of_one_differ_too(tmp_path, saved):
     styles = [(line.get_color(), line.get_linestyle()) for line in saved[0].axes[0].get_lines()]
     assert len(set(styles)) == len(labels)
     assert styles[0][0] == styles[1][0]
+
+
+def finished(run: Path, **more) -> Path:
+    """Write a finished run of two clients and three classes, and return its directory."""
+    write_split(run, ["a", "b"])
+    (run / "result.json").write_text(json.dumps(a_result(num_classes=3, class_names=["cat", "dog", "$ox$"], **more)))
+    return run
+
+
+def test_the_split_names_classes_the_setting_and_the_size_of_its_circles(tmp_path, saved):
+    figures.bubbles(finished(tmp_path, dataset="pets"), tmp_path / "split.png")
+    axes = saved[0].axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["cat", "dog", r"\$ox\$"]
+    assert axes.get_title() == "samples per class: pets, 2 clients, iid, 1 round, seed 0"
+    sizes = [int(text.get_text()) for text in saved[0].legends[0].get_texts()]
+    circles = axes.collections
+    assert sizes[-1] == 5
+    drawn = circles[0].get_sizes().max()
+    assert [circle.get_sizes()[0] for circle in circles[1:]] == [drawn * size / 5 for size in sizes]
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1, [1]), (5, [5]), (10, [1, 5, 10]), (142, [10, 50, 142]), (5000, [100, 500, 5000])]
+)
+def test_the_legend_of_circles_has_round_numbers_below_the_largest(tmp_path, saved, most, sizes):
+    figures.draw_bubbles({"a": [most, 0]}, tmp_path / "split.png")
+    assert [int(text.get_text()) for text in saved[0].legends[0].get_texts()] == sizes
+
+
+def test_the_split_of_an_older_run_has_numbers_for_classes(tmp_path, saved):
+    write_split(tmp_path, ["a"])
+    figures.bubbles(tmp_path, tmp_path / "split.png")
+    assert [tick.get_text() for tick in saved[0].axes[0].get_yticklabels()] == ["0", "1", "2"]
+
+
+def test_shared_images_are_labelled_with_their_class(tmp_path, saved):
+    folder = finished(tmp_path) / "condensed"
+    folder.mkdir()
+    Image.new("L", (9, 9)).save(folder / "a.png")
+    (folder / "index.json").write_text(json.dumps({"a": {"classes": [1], "columns": 1, "height": 8, "width": 8}}))
+    figures.gallery(tmp_path, tmp_path / "condensed.png")
+    assert [tick.get_text() for tick in saved[0].axes[0].get_yticklabels()] == ["a: dog"]
+    assert "condensed images of m" in saved[0].axes[0].get_title()
+
+
+def test_curves_have_the_setting_as_title_and_a_dotted_line_at_chance(tmp_path, saved):
+    figures.curves([a_result(num_classes=4)], tmp_path / "curves.png")
+    axes = saved[0].axes[0]
+    assert axes.get_title() == "d, 2 clients, iid, 1 round, seed 0"
+    (chance,) = [line for line in axes.lines if line.get_label() == "chance"]
+    assert list(chance.get_ydata()) == [25.0, 25.0]
+    assert chance.get_linestyle() == ":"
+    figures.curves([a_result()], tmp_path / "older.png")
+    assert len(saved[1].axes[0].lines) == 1
+
+
+@pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
+def test_the_ending_of_the_file_is_its_format(tmp_path, ending, start):
+    assert figures.curves([a_result()], tmp_path / f"curves.{ending}").read_bytes().startswith(start)
+
+
+def live_lines(width: int, title: str) -> list[str]:
+    """What the live display shows at a width, without control codes."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, emoji=False, color_system=None)
+    live = LiveProgress(console)
+    live.started(title=title, rounds=200, first_round=1, phases=2, device="cpu")
+    live.round_started(112)
+    live.phase_started("condense", 10)
+    live.round_ended({"round": 112, "accuracy": 98.76, "seconds": {"condense": 1.0}})
+    live.progressed("client-hospital-a", 1, 2)
+    live.ended()
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "\n", out.getvalue())
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize(
+    "title", ["fedaf on digits", "fedaf-plus on folder:/data/a/very/long/path/of/some/images/of/cats"]
+)
+def test_the_live_display_fits_its_terminal_with_a_bar_and_whole_words(width, title):
+    *_, line = live_lines(width, title)
+    assert len(line) <= width
+    assert line.count("━") >= 6  # 112 of 200 rounds in a bar of at least 12 characters
+    words = set(re.split(r" · ", re.split("[━╸╺]+", line)[-1].strip()))
+    left = {word for word in words if word.endswith(" left")}
+    assert words - left <= {"round 112/200", "condense", "client-hospital-a", "98.76 %"}
+    assert "round 112/200" in words
+    assert len(words) >= (2 if width == 60 else 3)
+    assert "…" not in line or len(title) > 40
+    if width == 140 and len(title) < 40:
+        assert len(words) == 5

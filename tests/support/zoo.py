@@ -16,9 +16,9 @@ from fedaf.protocol import Key, Task
 Size = int | tuple[int, int]
 
 
-def build(name: str, task: Task, key: Key, *, depth: int, width: int, norm: str) -> nn.Module:
+def build(name: str, task: Task, key: Key, *, depth: int, width: int, norm: str, groups: int = 8) -> nn.Module:
     """Build a built-in model."""
-    return builtin.build(name, task, SimpleNamespace(depth=depth, width=width, norm=norm), key)
+    return builtin.build(name, task, SimpleNamespace(depth=depth, width=width, norm=norm, groups=groups), key)
 
 
 def pixels(size: Size) -> int:

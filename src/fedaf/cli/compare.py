@@ -10,8 +10,21 @@ import typer
 
 from fedaf import config as configuration
 from fedaf.cli import options
-from fedaf.cli.options import ConfigFile, Flags, Metrics, Out, Preset, Quiet, Resume, Settings, Verbose, with_flags
-from fedaf.cli.terminal import Job, Terminal
+from fedaf.cli.options import (
+    ConfigFile,
+    Flags,
+    Format,
+    Metrics,
+    Out,
+    Preset,
+    Quiet,
+    Resume,
+    Settings,
+    Verbose,
+    with_flags,
+)
+from fedaf.cli.terminal import Job, Terminal, continued_by
+from fedaf.cli.usage import METHODS_FORM
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS, PAPER_METHODS
 from fedaf.reporting.targets import TARGET_HELP, Target
@@ -44,6 +57,7 @@ def compare(
     against: Annotated[str | None, options.output_option(metavar="METHOD")] = None,
     out: Out = None,
     resume: Resume = None,
+    format: Format = "png",
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,9 +75,15 @@ def compare(
     if resume is not None:
         given = {**flags, "methods": methods, "seeds": seeds, "preset": preset, "out": out, "set": settings}
         options.refuse_beside_resume(config, **given)
-        _finish(resume, {}, goal, shown, against, terminal)
+        _finish(resume, {}, goal, shown, against, terminal, format)
         return
     names = PAPER_METHODS if methods == "all" else options.split("fedaf,fedavg" if methods is None else methods)
+    if config is not None and not config.exists() and METHODS.knows(str(config)):
+        message = f"{config} is a method, and the place after the flags is for a TOML file; {METHODS_FORM}."
+        raise UserError(message, code="FEDAF-CLI-METHODS")
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        message = f"--methods names {', '.join(twice)} more than once; name every method once."
+        raise UserError(message, code="FEDAF-CLI-METHODS")
     if not names:
         message = "--methods needs at least one method, for example --methods fedaf,fedavg."
         raise UserError(message, code="FEDAF-CLI-METHODS")
@@ -72,22 +92,21 @@ def compare(
     first = next(iter(configs.values()))
     configuration.refuse_unused(flags, first)
     from fedaf.common.files import write_atomically
-    from fedaf.federation.run_directory import refuse_in_use
+    from fedaf.federation.run_directory import check_new, refuse_in_use
     from fedaf.runs.assembly import SharedData
 
-    if out is not None:
-        refuse_in_use(out)
-    shared = SharedData()
-    experiments = {name: terminal.prepare(built, shared) for name, built in configs.items()}
     label = f"seed{first.run.seed}" if len({built.run.seed for built in configs.values()}) == 1 else f"seeds{seeds}"
     folder = out or options.new_directory(first.data.name, "comparison", label)
+    check_new(folder)
+    shared = SharedData()
+    experiments = {name: terminal.prepare(built, shared) for name, built in configs.items()}
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
     runs = {name: experiment.config.to_toml() for name, experiment in experiments.items()}
     plan = {"target": target, "metrics": shown, "against": against, "runs": runs}
     write_atomically(folder / COMPARISON, json.dumps(plan, indent=2))
     terminal.say(f"Writing to {folder}.")
-    _finish(folder, experiments, goal, shown, against, terminal)
+    _finish(folder, experiments, goal, shown, against, terminal, format)
 
 
 def _planned(
@@ -147,8 +166,14 @@ def _finish(
     metrics: Sequence[str],
     against: str | None,
     terminal: Terminal,
+    picture: str,
 ) -> None:
     """Bring a comparison to its end: keep finished runs, continue stopped ones, start the rest."""
+    from fedaf.federation.run_directory import CONFIG
+
+    if (folder / CONFIG).is_file():
+        message = f"{folder} holds a single run; continue it with {options.resume_command('run', folder)}."
+        raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON")
     from fedaf.runs.assembly import SharedData
     from fedaf.runs.experiment import continue_run, execute
 
@@ -168,12 +193,13 @@ def _finish(
     jobs = [_job(folder / name, settings, prepared.get(name), shared, terminal) for name, settings in runs.items()]
     left = [job for job in jobs if job is not None]
     terminal.announce_all(left)
-    for job in left:
-        start = continue_run if job.rounds_done is not None else execute
-        one_of_several = job.run.parent != folder
-        note = f"seed {job.experiment.config.run.seed}" if one_of_several else ""
-        start(job.experiment, job.run, terminal.observer(note=note))
-    terminal.report(folder, list(runs), target=target, metrics=metrics, against=against or methods[0])
+    with continued_by(options.resume_command("compare", folder)):
+        for job in left:
+            start = continue_run if job.rounds_done is not None else execute
+            one_of_several = job.run.parent != folder
+            note = f"seed {job.experiment.config.run.seed}" if one_of_several else ""
+            start(job.experiment, job.run, terminal.observer(note=note))
+    terminal.report(folder, list(runs), target=target, metrics=metrics, against=against or methods[0], picture=picture)
 
 
 def _job(

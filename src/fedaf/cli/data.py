@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fedaf.cli.options import slug
-from fedaf.cli.terminal import print_line
+from fedaf.cli.terminal import continued_by, print_line, this_command
 from fedaf.data.registry import DATASETS
 from fedaf.errors import UserError
 
@@ -95,7 +95,9 @@ def fetch(name: str, data_dir: Path = _DATA_DIR, mirror: str | None = None) -> N
     from fedaf.reporting.downloads import LiveDownloads, PlainDownloads
 
     console = Console()
-    fetch(name, data_dir, mirror=mirror, observer=(LiveDownloads if console.is_terminal else PlainDownloads)(console))
+    observer = (LiveDownloads if console.is_terminal else PlainDownloads)(console)
+    with continued_by(this_command()):
+        fetch(name, data_dir, mirror=mirror, observer=observer)
 
 
 def _where(name: str, data_dir: Path) -> str:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedaf.cli import usage
 from fedaf.cli.bench import bench
 from fedaf.cli.compare import compare
 from fedaf.cli.data import app as data
@@ -18,7 +19,7 @@ from fedaf.cli.policy import app as policy
 from fedaf.cli.reproduce import reproduce
 from fedaf.cli.run import run
 from fedaf.cli.settings import settings
-from fedaf.cli.terminal import print_line
+from fedaf.cli.terminal import Stopped, print_line
 from fedaf.common.version import __version__
 from fedaf.errors import FedafError, UserError
 
@@ -83,7 +84,10 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError:  # the help is already on the screen
         sys.exit(2)
     except click.ClickException as error:
-        _fail(UserError(error.format_message(), code="FEDAF-CLI-USAGE"))
+        _fail(UserError(usage.sentence(error), code="FEDAF-CLI-USAGE"))
+    except Stopped as stopped:
+        print_line(Console(stderr=True), f"fedaf: stopped; continue with: {stopped}")
+        sys.exit(_INTERRUPTED)
     except FedafError as error:
         _fail(error)
     except OSError as error:
@@ -92,8 +96,7 @@ def main() -> None:
         sentence = f"cannot read or write a file: {error.strerror or error}{where}; {advice}."
         _fail(UserError(sentence, code="FEDAF-CLI-FILE"))
     if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
-        again = "repeat the command of a download or reproduction"
-        print_line(Console(stderr=True), f"fedaf: stopped; continue a run with --resume and its directory, or {again}.")
+        print_line(Console(stderr=True), "fedaf: stopped.")
     sys.exit(code or 0)
 
 

@@ -2,12 +2,14 @@
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from fedaf import config as configuration
@@ -25,12 +27,15 @@ output_option = partial(typer.Option, rich_help_panel="Output")
 
 _PRESETS = " or ".join(f"{name} ({text})" for name, text in PRESETS.items())
 _SETTINGS = "Any setting, such as method.gamma=0.8; can be repeated. fedaf settings lists all of them."
-_RESUME = "Continue the stopped run in this directory, with its settings; add --data-dir if the data moved."
+_RESUME = (
+    "Continue the stopped run in this directory, with its settings; add --data-dir or --weights if these files moved."
+)
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.")]
 Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: paper)")]
 Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VALUE", help=_SETTINGS)]
 Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
+Format = Annotated[str, output_option(click_type=click.Choice(["png", "svg", "pdf"]), help="File format of pictures.")]
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
 Metrics = Annotated[str | None, output_option(metavar="NAME,NAME,...", help=METRICS_HELP)]
 Verbose = Annotated[bool, output_option("--verbose", "-v", help="Print every phase, and what takes time before them.")]
@@ -98,6 +103,19 @@ def layered(config: Path | None, flags: Flags, settings: Sequence[str] | None) -
     return configuration.merge(file, configuration.from_flags(**flags), *explicit)
 
 
+def resume_command(verb: str, folder: Path, moved: Mapping[str, Any] | None = None) -> str:
+    """Return the command that continues what is in a folder, to paste into a shell.
+
+    Args:
+        verb: ``run`` or ``compare``.
+        folder: The run directory, or the folder of a comparison.
+        moved: Values of flags that the command must be given again, by name.
+    """
+    given = [(configuration.FLAGS[name].option, value) for name, value in (moved or {}).items() if value is not None]
+    words = ["fedaf", verb, "--resume", folder, *(word for pair in given for word in pair)]
+    return shlex.join(map(str, words))
+
+
 def refuse_beside_resume(config: Path | None, **others: object) -> None:
     """Raise ``UserError`` if anything was given beside ``--resume``, which takes the settings of its directory."""
     given = ["--" + name.replace("_", "-") for name, value in others.items() if value not in (None, [])]
@@ -108,8 +126,8 @@ def refuse_beside_resume(config: Path | None, **others: object) -> None:
 
 
 def split(names: str | None) -> tuple[str, ...]:
-    """Return the parts of a list that is separated by commas."""
-    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    """Return the parts of a list that is separated by commas, or by spaces within one argument."""
+    return tuple(name for name in re.split(r"[\s,]+", names or "") if name)
 
 
 def seeds(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 
 from fedaf.cli.options import Flags, Quiet, Verbose, split, with_flags
-from fedaf.cli.terminal import Terminal, print_line
+from fedaf.cli.terminal import Terminal, continued_by, print_line, this_command
 from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 from fedaf.reproduce.order import Filter, plan
@@ -93,7 +93,8 @@ def reproduce(
             terminal.console.print(_listed(reproduction))
             say(*_without_data(reproduction))
         else:
-            tally = reproduction.run(time, Audience(terminal.say, terminal.observer, terminal.prepare), jobs=jobs)
+            with continued_by(this_command()):
+                tally = reproduction.run(time, Audience(terminal.say, terminal.observer, terminal.prepare), jobs=jobs)
             say(*_ending(reproduction, tally, quiet=quiet))
             failed = bool(tally.failed)
     if render:

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,28 @@ class Job:
 
 def _after(prefix: str, sentence: str | None) -> str | None:
     return None if sentence is None else prefix + sentence
+
+
+class Stopped(Exception):
+    """Ctrl-C in a command that can be continued; the message is the command to continue with."""
+
+
+@contextmanager
+def continued_by(command: str) -> Iterator[None]:
+    """Turn Ctrl-C in the block into ``Stopped``, which prints this command.
+
+    Args:
+        command: The command as a user pastes it into a shell.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(command) from error
+
+
+def this_command() -> str:
+    """Return the command line of this process, to paste it into a shell again."""
+    return shlex.join(["fedaf", *sys.argv[1:]])
 
 
 class Terminal:
@@ -170,6 +194,7 @@ class Terminal:
         metrics: Sequence[str] = (),
         against: str | None = None,
         draw: bool = True,
+        picture: str = "png",
     ) -> None:
         """Print the results table of the run in a folder, or of several runs below it, and draw their figures.
 
@@ -180,6 +205,7 @@ class Terminal:
             metrics: Also show these metrics and tables.
             against: The method that the others are compared with; its differences are shown if there are several seeds.
             draw: Whether to draw figures into the folder.
+            picture: The file format of the figures: png, svg or pdf.
         """
         from fedaf.reporting import figures, tables
         from fedaf.reporting.metrics import tables_of
@@ -187,7 +213,7 @@ class Terminal:
         runs = [folder / name for name in names] or [folder]
         results = [figures.read_result(run) for run in runs]
         seeds = len({result["seed"] for result in results})
-        files = self._draw(folder, runs, results) if draw else []
+        files = self._draw(folder, runs, results, picture) if draw else []
         self.show(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.show(by_domain)
@@ -212,21 +238,24 @@ class Terminal:
             rest = "a directory per run" if names else "result.json"
             print_line(self.console, f"Results are in {folder}: {', '.join(files)}, and {rest}.")
 
-    def _draw(self, folder: Path, runs: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> list[str]:
+    def _draw(
+        self, folder: Path, runs: Sequence[Path], results: Sequence[Mapping[str, Any]], picture: str
+    ) -> list[str]:
         """Draw the figures of runs and return their names. Splits are drawn for each seed, images for the first."""
         from fedaf.federation.run_directory import PARTITION
         from fedaf.reporting import figures
 
-        pictures: list[Path | None] = [figures.curves(results, folder / "curves.png")]
+        pictures: list[Path | None] = [figures.curves(results, folder / f"curves.{picture}")]
         seeds = [result["seed"] for result in results]
         several = len(set(seeds)) > 1
         for seed in dict.fromkeys(seeds):
             run = runs[seeds.index(seed)]
             if (run / PARTITION).is_file():  # unknown over a network
-                pictures.append(figures.bubbles(run, folder / f"partition{f'-seed{seed}' if several else ''}.png"))
+                name = f"partition-seed{seed}" if several else "partition"
+                pictures.append(figures.bubbles(run, folder / f"{name}.{picture}"))
         for run in (run for run, seed in zip(runs, seeds, strict=True) if seed == seeds[0]):
             method = "" if run == folder else f"-{run.relative_to(folder).parts[0]}"
-            pictures.append(figures.gallery(run, folder / f"condensed{method}.png"))
+            pictures.append(figures.gallery(run, folder / f"condensed{method}.{picture}"))
         return [picture.name for picture in pictures if picture]
 
     def _report_differences(

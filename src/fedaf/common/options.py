@@ -5,10 +5,11 @@ An option is one field of one table. The field says everything: type, default, b
 PyTorch, so ``--help`` is fast.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
@@ -27,6 +28,11 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @property
+    def needs_rounds(self) -> bool:
+        """Whether the numbers of a round depend on how many rounds the run has."""
+        return False
 
 
 def with_defaults(**values: Any) -> Callable[[type[T]], type[T]]:
@@ -108,3 +114,40 @@ def meaning(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         return f"{description}; one of {', '.join(map(str, get_args(field.annotation)))}"
     return description
+
+
+_KINDS = {int: "integer", float: "number", bool: "true or false", str: "text"}
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}  # as pydantic calls them
+
+
+def allowed(field: FieldInfo) -> str:
+    """The values that a field accepts: ``integer >= 1``, ``number > 0 and <= 1``, ``list of text``, ``true or false``.
+
+    Empty if its ``meaning`` lists them.
+    """
+    if one_of(field) is not None or get_origin(field.annotation) is Literal:
+        return ""
+    kinds = [kind for kind in _alternatives(field.annotation) if kind is not type(None)]
+    return " or ".join(_kind(kind) for kind in kinds) + _bounds(field.metadata)
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def _kind(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        kind, *metadata = get_args(annotation)
+        return _kind(kind) + _bounds(metadata)
+    if get_origin(annotation) is list:
+        return f"list of {_kind(get_args(annotation)[0])}"
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(str, get_args(annotation)))
+    return _KINDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    """The bounds on a number, such as `` > 0 and <= 1``; bounds on a length are left to the meaning."""
+    pairs = [(sign, getattr(mark, name, None)) for mark in metadata for name, sign in _BOUNDS.items()]
+    found = [f"{sign} {bound}" for sign, bound in pairs if bound is not None]
+    return f" {' and '.join(found)}" if found else ""

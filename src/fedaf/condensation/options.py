@@ -17,7 +17,10 @@ class CondensationOptions(Options):
 
     ipc: _IntFlag = Field(50, ge=1, description="condensed images per class (IPC)")
     min_samples: int | None = Field(
-        None, ge=1, description="condense a class only if the client has at least this many samples of it; unset: ipc"
+        None,
+        ge=1,
+        description="condense a class only if the client has at least this many samples of it, and at least "
+        "init_mean_of if init is mean or clusters; unset: ipc",
     )
     local_steps: _IntFlag = Field(1000, ge=0, description="condensation steps per round; 0 uploads the initial images")
     real_batch: int = Field(256, ge=1, description="real images per class in each step, drawn with replacement")

@@ -7,9 +7,10 @@ from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from fedaf.common.naming import nearest
-from fedaf.common.options import Options, meaning, one_of
+from fedaf.common.options import Options, allowed, meaning, one_of
 from fedaf.config import tables
 from fedaf.config.presets import preset_values
 from fedaf.config.tables import TABLES, Tables
@@ -96,12 +97,20 @@ def merge(*layers: Settings) -> dict[str, Any]:
 
 
 def describe(config: Config) -> list[tuple[str, str, str]]:
-    """Return the path of every setting, its value in ``config`` as TOML (empty if unset), and its meaning."""
+    """Return the path of every setting, its value in ``config`` as TOML (empty if unset), and its meaning.
+
+    The meaning ends with the values that the setting accepts.
+    """
     return [
-        (f"{table}.{key}", "" if (value := getattr(values, key)) is None else toml_value(value), meaning(field))
+        (f"{table}.{key}", "" if (value := getattr(values, key)) is None else toml_value(value), _explained(field))
         for table, values in ((name, getattr(config, name)) for name in TABLES)
         for key, field in type(values).model_fields.items()
     ]
+
+
+def _explained(field: FieldInfo) -> str:
+    values = allowed(field)
+    return f"{meaning(field)} ({values})" if values else meaning(field)
 
 
 def custom_names(given: Settings) -> Iterator[tuple[str, str]]:

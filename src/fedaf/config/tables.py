@@ -87,11 +87,22 @@ class ModelTable(Options):
     name: Annotated[str, Flag("Method", "model"), OneOf(MODELS)] = Field("convnet", description="model")
     depth: int = Field(3, ge=1, le=8, description="number of blocks of the ConvNet")
     width: int = Field(128, ge=1, le=8192, description="number of filters per block of the ConvNet")
-    norm: Literal["batch", "instance", "none"] = Field("batch", description="normalisation layers")
+    norm: Literal["batch", "group", "instance", "none"] = Field("batch", description="normalisation layers")
+    groups: int = Field(8, ge=1, description="groups of channels that GroupNorm (norm = 'group') normalises together")
     classifier: str | None = Field(
         None, min_length=1, description="classifier layer, whose input is the features; unset: the last Linear layer"
     )
+    output: int | str | None = Field(
+        None,
+        description="number or key of the logits, if a custom model returns several outputs; unset: it returns one",
+    )
     keep_weights: bool = Field(False, description="start from the weights of a custom model; false: from fresh weights")
+    weights: Annotated[str | None, Flag("Method", default="fresh weights")] = Field(
+        None, description="safetensors file with the state dict that the global model starts from; unset: fresh weights"
+    )
+    weights_sha256: str | None = Field(
+        None, description="SHA-256 of this file, which is checked; a run adds it to its config.toml; unset: any file"
+    )
 
     @field_validator("classifier", mode="before")
     @classmethod

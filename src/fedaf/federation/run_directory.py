@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -132,6 +133,25 @@ def refuse_in_use(path: Path) -> None:
     if path.exists() and any(found.name not in (_LOCK, EVENTS) for found in path.iterdir()):
         what = f"{path} is not empty; choose another --out, or continue a stopped run with --resume {path}."
         raise UserError(what, code="FEDAF-RUN-DIRECTORY-IN-USE")
+
+
+def check_new(path: Path) -> None:
+    """Check that a new run can be written to a path, before anything is computed. Nothing is left there.
+
+    Raises:
+        UserError: The path is in use.
+        OSError: A directory cannot be created there, or no file can be written into it.
+    """
+    refuse_in_use(path)
+    created = [each for each in (path, *path.parents) if not each.exists()]  # the innermost first
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    finally:
+        for each in created:
+            if each.is_dir():
+                each.rmdir()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

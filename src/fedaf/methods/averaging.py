@@ -61,6 +61,10 @@ class AveragingOptions(Options):
             raise ValueError(f"lr_min is {self.lr_min:g}, but it must be at most lr, which is {self.lr:g}")
         return self
 
+    @property
+    def needs_rounds(self) -> bool:
+        return self.lr_schedule == "cosine"
+
 
 def scheduled_lr(options: AveragingOptions, round: int, rounds: int) -> float:
     """Return the learning rate of a round.

@@ -231,9 +231,11 @@ class CondensingMethod(Method):
         """Return the state before round 1, with running statistics that fit the fresh model.
 
         A new BatchNorm layer has mean 0 and variance 1, so in eval mode it does not normalise. Features and image
-        gradients would then be far too small in round 1.
+        gradients would then be far too small in round 1. A model that comes with trained weights keeps its statistics.
         """
         state = super().initial(key)
+        if self.architecture.is_trained:
+            return state
         model = self.build_model(key)
         model.load_state_dict(state.model)
         estimate_statistics(model, [reference_images(self.task, key.derive("statistics"))])

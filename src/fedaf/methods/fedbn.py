@@ -6,7 +6,8 @@ clients send only for this report, and the mean accuracy of the personal models:
 their clients' own label distributions.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,6 +18,8 @@ from fedaf.methods import averaging
 from fedaf.methods.averaging import AveragingMethod, weighted_average
 from fedaf.methods.personal import PERSONAL_SCALARS, personal_log, personal_scalars
 from fedaf.protocol import Client, Engine, Key, Outcome, Payload, Phase, Schema, ServerState, Tensors, like
+
+log = logging.getLogger(__name__)
 
 
 def batch_norm_tensors(model: nn.Module) -> set[str]:
@@ -87,6 +90,13 @@ class FedBN(AveragingMethod):
         model = self.build_model(Key(0))
         names = batch_norm_tensors(model)
         return {name: t for name, t in model.state_dict().items() if name in names}
+
+    def check(self, counts: Mapping[str, Sequence[int]]) -> None:
+        super().check(counts)
+        if not self.personal:
+            log.warning(
+                "fedbn: the model has no BatchNorm layer, so no part of it stays with a client: all is averaged"
+            )
 
     @property
     def evaluation(self) -> Phase:

@@ -8,17 +8,35 @@ from fedaf.kernels import fused
 from fedaf.models.builtin import ModelOptions
 from fedaf.protocol import Task, UserError
 
-NORMS = ("batch", "instance", "none")
+NORMS = ("batch", "group", "instance", "none")
 
 
 def convnet(task: Task, options: ModelOptions) -> "ConvNet":
     """Build the ConvNet of ``depth`` blocks and ``width`` filters for ``task``."""
-    return ConvNet(*task.image_shape, task.num_classes, depth=options.depth, filters=options.width, norm=options.norm)
+    return ConvNet(
+        *task.image_shape,
+        task.num_classes,
+        depth=options.depth,
+        filters=options.width,
+        norm=options.norm,
+        groups=options.groups,
+    )
 
 
-def norm_layer(norm: str, width: int) -> nn.Module:
+def norm_layer(norm: str, width: int, groups: int) -> nn.Module:
+    """Return the normalisation of ``width`` channels; ``groups`` is for GroupNorm only.
+
+    Raises:
+        UserError: The channels cannot be divided into so many groups.
+    """
     if norm == "batch":
         return nn.BatchNorm2d(width)
+    if norm == "group":
+        if width % groups:
+            fitting = ", ".join(str(number) for number in range(1, width + 1) if width % number == 0)
+            what = f"{width} channels cannot be divided into model.groups = {groups} groups of equal size"
+            raise UserError(f"{what}; set model.groups to one of {fitting}.", code="FEDAF-MODEL-NORM")
+        return nn.GroupNorm(groups, width)
     if norm == "instance":
         return nn.GroupNorm(width, width)  # one group per channel
     return nn.Identity()
@@ -37,6 +55,7 @@ class ConvNet(nn.Module):
         depth: int = 3,
         filters: int = 128,
         norm: str = "batch",
+        groups: int = 8,
     ) -> None:
         super().__init__()
         padding = 3 if (height, width) == (28, 28) else 1  # MNIST-like images grow to 32x32, as in the DM code
@@ -48,7 +67,7 @@ class ConvNet(nn.Module):
         layers: list[nn.Module] = []
         for _ in range(depth):
             convolution = nn.Conv2d(channels, filters, 3, padding=padding)
-            layers += [convolution, norm_layer(norm, filters), nn.ReLU(), nn.AvgPool2d(2)]
+            layers += [convolution, norm_layer(norm, filters, groups), nn.ReLU(), nn.AvgPool2d(2)]
             channels, padding = filters, 1
         self.features = nn.Sequential(*layers, nn.Flatten())
         self.classifier = nn.Linear(filters * map_height * map_width, num_classes)

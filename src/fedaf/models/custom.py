@@ -5,10 +5,12 @@ else ``(height, width)``.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedaf.common.registry import reason
@@ -26,27 +28,42 @@ def name_of(given: nn.Module | Factory) -> str:
     return f"{PYTHON}{named.__module__}.{named.__qualname__}"
 
 
-def find(name: str, given: nn.Module | Factory | None, *, keep_weights: bool) -> Factory | None:
-    """Return the factory of a custom model, or ``None`` if ``name`` is a built-in model.
+class CustomOptions(Protocol):
+    """The attributes of the ``[model]`` table that are about custom models."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def keep_weights(self) -> bool: ...
+    @property
+    def output(self) -> int | str | None: ...
+    @property
+    def weights(self) -> str | None: ...
+
+
+def find(options: CustomOptions, given: nn.Module | Factory | None) -> Factory | None:
+    """Return the factory of a custom model, or ``None`` if the options name a built-in model.
 
     Args:
-        name: The name in the configuration.
-        given: The model that was given from Python under that name, if any.
-        keep_weights: Whether training starts from the weights that the model comes with.
+        options: The ``[model]`` table.
+        given: The model that was given from Python under its name, if any.
 
     Raises:
-        UserError: If there is no such model, or the arguments contradict each other.
+        UserError: If there is no such model, or the options contradict each other.
     """
+    name = options.name
     if given is not None and not name.startswith(PYTHON):
         raise UserError(
             f"the model is given from Python and named {name!r}; leave one of them out.", code="FEDAF-MODEL-CONFLICT"
         )
     if name in MODELS:
-        if keep_weights:
-            raise UserError(
-                f"model.keep_weights has no effect on {name}; leave it out.", code="FEDAF-MODEL-KEEP-WEIGHTS"
-            )
+        for key, is_set in (("keep_weights", options.keep_weights), ("output", options.output is not None)):
+            if is_set:
+                raise UserError(f"model.{key} has no effect on {name}; leave it out.", code="FEDAF-MODEL-KEEP-WEIGHTS")
         return None
+    if options.keep_weights and options.weights is not None:
+        what = "model.keep_weights starts from the weights of the model, and model.weights from those of a file"
+        raise UserError(f"{what}; leave one of them out.", code="FEDAF-MODEL-KEEP-WEIGHTS")
     if given is None and name.startswith(PYTHON):
         raise UserError(
             f"the model {name!r} was given from Python and is not saved in any file; give it again with "
@@ -58,12 +75,19 @@ def find(name: str, given: nn.Module | Factory | None, *, keep_weights: bool) ->
 
 
 def architecture(
-    factory: Factory, task: Task, key: Key, *, name: str, classifier: str | None, keep_weights: bool
+    factory: Factory,
+    task: Task,
+    key: Key,
+    *,
+    name: str,
+    classifier: str | None,
+    keep_weights: bool,
+    output: int | str | None = None,
 ) -> Architecture:
     """Return the architecture of the factory's model.
 
     The model is made once, and its random numbers follow from ``key``. Each network is a copy of it, with fresh weights
-    unless ``keep_weights``.
+    unless ``keep_weights``. ``output`` selects one of several outputs of its forward pass.
 
     Raises:
         UserError: If the factory fails, or makes a different model each time.
@@ -74,11 +98,48 @@ def architecture(
             f"model {name!r} is made with random {difference}; draw it with torch only.", code="FEDAF-MODEL-RANDOM"
         )
 
+    if output is not None:
+        made.register_forward_hook(_Select(output))
+
     def build(key: Key) -> nn.Module:
         model = copy.deepcopy(made)
         return model if keep_weights else initialise(model, key)
 
     return Architecture(build, classifier)
+
+
+@dataclass(frozen=True)
+class _Select:
+    """A forward hook that replaces several outputs by one of them; a single tensor stays as it is.
+
+    Some models return several outputs in train mode only.
+    """
+
+    output: int | str
+
+    def __call__(self, _model: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        if isinstance(outputs, Tensor):
+            return outputs
+        try:
+            return outputs[self.output]
+        except (LookupError, TypeError) as error:
+            what = f"model.output is {self.output!r}, but the model returns {described(outputs)}"
+            raise UserError(f"{what}; choose one of them.", code="FEDAF-MODEL-OUTPUT") from error
+
+
+def described(outputs: Any) -> str:
+    """Describe what a forward pass returned: ``a tuple of 0 (float32 [2, 10]) and 1 (float32 [2, 5])``."""
+    if isinstance(outputs, Tensor):
+        return f"{str(outputs.dtype).removeprefix('torch.')} {list(outputs.shape)}"
+    kind = f"a {type(outputs).__name__}"
+    if isinstance(outputs, Mapping):
+        parts = list(outputs.items())
+    else:
+        parts = list(enumerate(outputs)) if isinstance(outputs, Sequence) and not isinstance(outputs, str) else []
+    if not parts:
+        return kind
+    shown = [f"{key} ({described(part)})" for key, part in parts]
+    return f"{kind} of {', '.join(shown[:-1])}{' and ' if shown[1:] else ''}{shown[-1]}"
 
 
 def first_difference(model: nn.Module, other: nn.Module, *, weights: bool = True) -> str | None:

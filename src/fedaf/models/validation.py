@@ -1,6 +1,6 @@
 """Checks that a model fits the task and the federation. Each error says what to change in the model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,9 @@ from torch.autograd import grad
 from torch.nn.parameter import is_lazy
 
 from fedaf.common.registry import reason
-from fedaf.models.backbone import Backbone
-from fedaf.models.custom import first_difference
+from fedaf.models.backbone import Backbone, find_classifier
+from fedaf.models.custom import described, first_difference
+from fedaf.models.heads import heads
 from fedaf.models.weights import initialise, reset_of
 from fedaf.protocol import Architecture, Key, Task, UserError
 
@@ -20,6 +21,7 @@ Problems = Iterator[tuple[str, str]]
 
 _KEY = Key(0).derive("validation")
 _ROUNDING = 0.01  # share of the largest logit: far above TF32 rounding, far below the difference of two images
+_MOST_NAMES = 20  # tensors of a message
 _CPU = torch.device("cpu")
 
 
@@ -32,7 +34,8 @@ def validate(architecture: Architecture, task: Task, *, device: torch.device = _
         device: The device of the run.
 
     Raises:
-        UserError: For the first property that would make a run fail or give wrong results.
+        UserError: For the first property that would make a run fail or give wrong results, with all tensors that
+            lack it.
     """
     for problem, code in _problems(architecture, task, device):
         raise UserError(f"{problem}.", code=code)
@@ -59,37 +62,39 @@ def _problems(architecture: Architecture, task: Task, device: torch.device) -> P
 def _tensor_problems(model: nn.Module, name: str) -> Problems:
     """Check that servers and clients can send, average and restore all parameters and buffers."""
     code = "FEDAF-MODEL-TENSORS"
-    for path, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            yield f"{name} has {path} in its state, which is not a tensor and cannot be sent; make it a buffer", code
-    for path, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if is_lazy(tensor):
-            yield f"{name} has the uninitialised parameter {path}; give its layer an input size", code
-    for path, parameter in model.named_parameters():
-        if parameter.dtype != torch.float32:
-            dtype = _short(parameter.dtype)
-            yield f"{name} has the parameter {path} of type {dtype}; make it float32 (model.float())", code
-    for path, buffer in model.named_buffers():
-        if buffer.is_complex() or buffer.layout != torch.strided or buffer.is_quantized:
-            yield f"{name} has the buffer {path}, which is not a dense real tensor; make it one", code
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    if found := [path for path, value in model.state_dict().items() if not isinstance(value, Tensor)]:
+        yield f"{name} has {_names(found)} in its state, which cannot be sent; make each a tensor in a buffer", code
+    if found := [path for path, tensor in {**parameters, **buffers}.items() if is_lazy(tensor)]:
+        yield f"{name} has {_counted('uninitialised parameter', found)}; give each layer an input size", code
+    if others := {path: p.dtype for path, p in parameters.items() if p.dtype != torch.float32}:
+        types = ", ".join(dict.fromkeys(map(_short, others.values())))
+        yield f"{name} has {_counted('parameter', list(others))} of type {types}; use float32 (model.float())", code
+    sparse = [path for path, b in buffers.items() if b.is_complex() or b.layout != torch.strided or b.is_quantized]
+    if sparse:
+        yield f"{name} has {_counted('buffer', sparse)} that is not a dense real tensor; make it one", code
+    if not any(parameter.requires_grad for parameter in parameters.values()):
         yield f"{name} has no parameter to train; set requires_grad on at least one", code
-    first: dict[int, str] = {}
+    first, shared = {}, []
     for path, parameter in model.named_parameters(remove_duplicate=False):
         other = first.setdefault(parameter.data_ptr(), path)
         if other != path and parameter.numel():
-            advice = "keep it in one module and call that module twice"
-            yield f"{name} has one parameter under two names, {other} and {path}; {advice}", code
+            shared.append(f"{other} and {path}")
+    if shared:
+        advice = "keep it in one module and call that module twice"
+        yield f"{name} has one parameter under two names, {_names(shared)}; {advice}", code
 
 
 def _reset_problems(model: nn.Module, name: str) -> Problems:
+    found = []
     for path, module in model.named_modules():
         parameters = [parameter for parameter, _ in module.named_parameters(recurse=False)]
         if parameters and reset_of(module) is None:
             where = f"its module {path} ({type(module).__name__})" if path else "it"
-            why = f"{where} has the parameter {parameters[0]} but no reset_parameters"
-            advice = "add reset_parameters(self) that draws it"
-            yield f"{name} cannot get fresh weights, because {why}; {advice}", "FEDAF-MODEL-RESET"
+            found.append(f"{where} has the {_counted('parameter', parameters, article='')} but no reset_parameters")
+    if found:
+        advice = "add reset_parameters(self) that draws what is named"
+        yield f"{name} cannot get fresh weights, because {_names(found)}; {advice}", "FEDAF-MODEL-RESET"
 
 
 def _fresh_problems(model: nn.Module, name: str) -> Problems:
@@ -100,11 +105,11 @@ def _fresh_problems(model: nn.Module, name: str) -> Problems:
             parameter.fill_(torch.nan)
     devices = {parameter.device for parameter in model.parameters()}
     _guarded(initialise, f"{name} cannot get fresh weights", model, _KEY, code=code)
-    for path, parameter in model.named_parameters():
-        if parameter.isnan().any():
-            yield f"reset_parameters of {name} does not change {path}; draw it there too", code
-        if parameter.device not in devices:
-            yield f"reset_parameters of {name} puts {path} on {parameter.device}; change it in place", code
+    parameters = dict(model.named_parameters())
+    if found := [path for path, parameter in parameters.items() if parameter.isnan().any()]:
+        yield f"reset_parameters of {name} does not change {_names(found)}; draw every parameter there", code
+    if found := [path for path, parameter in parameters.items() if parameter.device not in devices]:
+        yield f"reset_parameters of {name} moves {_names(found)} to another device; change parameters in place", code
 
 
 @torch.no_grad()
@@ -138,7 +143,9 @@ def _forward_problems(model: nn.Module, again: nn.Module, images: Tensor, task: 
 def _checked_output(output: Any, shape: tuple[int, int], who: str) -> Tensor:
     expected = f"expected finite float32 logits {list(shape)}, one row per image and one column per class"
     if not isinstance(output, Tensor):
-        given = f"a {type(output).__name__}"
+        given = described(output)
+        if isinstance(output, Mapping | Sequence):
+            expected += "; set model.output to the number or key of the logits, or return only them"
     elif output.dtype != torch.float32 or tuple(output.shape) != shape:
         given = f"{_short(output.dtype)} {list(output.shape)}"
     elif not output.isfinite().all():
@@ -159,6 +166,8 @@ def _feature_problems(model: nn.Module, images: Tensor, task: Task, classifier: 
         return Backbone(model, task, images.device, classifier)(weights, images)
 
     features, logits = _guarded(both, f"{name} gives no features", code=code, advice=advice)
+    if classifier is None:
+        yield from _head_problems(model, images, name)
     if len(features) != len(images) or not features.is_floating_point():
         given = f"{_short(features.dtype)} {list(features.shape)} for {len(images)} images"
         yield f"the features of {name} are {given}; expected one row of floats per image; {advice}", code
@@ -166,6 +175,21 @@ def _feature_problems(model: nn.Module, images: Tensor, task: Task, classifier: 
         if not values.requires_grad or grad(values.sum(), images, retain_graph=True, allow_unused=True)[0] is None:
             advice = "compute them without detach, no_grad or argmax"
             yield f"the {what} of {name} have no gradient to its images; {advice}", code
+
+
+def _head_problems(model: nn.Module, images: Tensor, name: str) -> Problems:
+    """Check that the last Linear layer, which is the classifier if none is named, is the only head."""
+    code = "FEDAF-MODEL-CLASSIFIER"
+    found = heads(model.eval(), images)
+    with torch.no_grad():
+        last = find_classifier(model, images)
+    if len(found) > 1:
+        what = f"{name} has {len(found)} heads, {' and '.join(found)}: its logits come from all of them"
+        advice = "set model.classifier to the one whose input is the features, for example"
+        yield f"{what}; {advice} model.classifier={found[-1]}", code
+    elif found and found != [last]:
+        what = f"the logits of {name} come from its layer {found[0]}, but the last Linear layer it calls is {last}"
+        yield f"{what}; set model.classifier={found[0]}", code
 
 
 def _differ(logits: Tensor, others: Tensor) -> bool:
@@ -180,6 +204,16 @@ def _guarded(step: Callable[..., Any], what: str, *given: Any, code: str, advice
         raise
     except Exception as error:
         raise UserError(f"{what} ({reason(error)}); {advice}.", code=code) from error
+
+
+def _names(found: Sequence[str]) -> str:
+    """List what is at fault, shortened if there is very much of it."""
+    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    return ", ".join(found[:_MOST_NAMES]) + more
+
+
+def _counted(what: str, found: Sequence[str], article: str = "the ") -> str:
+    return f"{article}{what}{'s' if len(found) > 1 else ''} {_names(found)}"
 
 
 def _short(dtype: torch.dtype) -> str:

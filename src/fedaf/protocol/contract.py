@@ -363,10 +363,12 @@ class Architecture:
     Args:
         build: Builds the network for the task, with weights initialised from a key.
         classifier: Name of the layer whose input is the features; ``None`` means the last Linear in execution order.
+        is_trained: Whether networks come with trained weights and running statistics instead of fresh ones.
     """
 
     build: Callable[[Key], nn.Module]
     classifier: str | None = None
+    is_trained: bool = False
 
 
 class Method(ABC):

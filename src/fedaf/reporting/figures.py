@@ -1,6 +1,7 @@
 """Figures of runs and of data sets."""
 
 import json
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -15,13 +16,15 @@ from fedaf.data.dataset import DataSet
 from fedaf.data.statistics import spread
 from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
 from fedaf.protocol import UserError
-from fedaf.reporting.tables import by_method
+from fedaf.reporting.tables import by_method, title_of
 
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
 _DPI = 120
 _MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
+_LONGEST_TITLE = 70  # characters of a line
+_LARGEST_BUBBLE = 220  # area in square points
 _MOST_INSIDE = 6  # lines whose names fit inside the axes
 #: The colour of each method in every figure. FedAF and FedAF+ have thick lines.
 _COLOURS = {
@@ -87,7 +90,9 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     for method, runs in by_method(results).items():
         rounds = min(len(run["curve"]) for run in runs)
         by_label[method] = [run["curve"][:rounds] for run in runs]
-    return seed_curves(by_label, path, title=results[0]["dataset"], methods={name: name for name in by_label})
+    chance = 100 / len(classes) if (classes := results[0].get("classes")) else None  # unknown of older runs
+    methods = {name: name for name in by_label}
+    return seed_curves(by_label, path, title=title_of(results), methods=methods, chance=chance)
 
 
 def seed_curves(
@@ -96,11 +101,12 @@ def seed_curves(
     *,
     title: str,
     methods: Mapping[str, str] | None = None,
+    chance: float | None = None,
 ) -> Path:
     """Draw test accuracy by round: the mean over seeds for each label, and a band from their lowest to their highest.
 
     An unknown accuracy is a gap in its line. The method of a label, if it is given in ``methods``, sets the colour; the
-    second line of a method is dashed.
+    second line of a method is dashed. ``chance`` is the accuracy of guessing, a dotted line.
     """
     many = len(by_label) > _MOST_INSIDE
     figure, axes = _new_figure(9.0 if many else 6.4, 4.0)
@@ -115,7 +121,10 @@ def seed_curves(
         axes.plot(rounds, values.mean(0), marker="o", markersize=3, label=_plain(label), **style)
         if len(values) > 1:
             axes.fill_between(rounds, values.min(0), values.max(0), alpha=0.15, color=colour, linewidth=0)
-    axes.set(xlabel="round", ylabel="test accuracy (%)", title=_plain(title))
+    if chance is not None:
+        axes.axhline(chance, color="grey", linewidth=0.8, linestyle=":", label="chance")
+    axes.set(xlabel="round", ylabel="test accuracy (%)")
+    _set_title(axes, title)
     if max(len(of_seeds[0]) for of_seeds in by_label.values()) == 1:
         axes.set_xticks([1])
     else:
@@ -137,24 +146,44 @@ def bubbles(run: Path, path: Path) -> Path:
         _, _ = np.array(list(counts.values()), np.float64).shape
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise _damaged(file, "it has no counts by client and class", advice) from error
-    return draw_bubbles(counts, path)
+    return draw_bubbles(counts, path, _titled("samples per class", run), class_names=_class_names(run))
 
 
-def draw_bubbles(counts: Mapping[str, Sequence[int]], path: Path, title: str = "samples per class") -> Path:
+def draw_bubbles(
+    counts: Mapping[str, Sequence[int]],
+    path: Path,
+    title: str = "samples per class",
+    class_names: Sequence[str] = (),
+) -> Path:
     """Draw a circle for each class of each client, with an area proportional to its samples."""
     grid = np.array(list(counts.values()), np.float64)
     clients, classes = grid.shape
     figure, axes = _new_figure(max(4.0, min(16.0, 1.5 + 0.4 * clients)), max(3.0, min(12.0, 1.5 + 0.3 * classes)))
     x, y = np.meshgrid(np.arange(clients), np.arange(classes), indexing="ij")
-    axes.scatter(x.ravel(), y.ravel(), s=220 * grid.ravel() / grid.max(), alpha=0.7)
-    axes.set(xlabel="client", ylabel="class", title=_plain(title))
-    axes.set_yticks(range(0, classes, 1 + classes // 30))
+    most = grid.max()
+    axes.scatter(x.ravel(), y.ravel(), s=_LARGEST_BUBBLE * grid.ravel() / most, alpha=0.7)
+    for samples in _legend_sizes(int(most)):
+        axes.scatter([], [], s=_LARGEST_BUBBLE * samples / most, alpha=0.7, color="C0", label=str(samples))
+    figure.legend(title="samples", title_fontsize=8, fontsize=8, loc="outside right upper", labelspacing=1.2)
+    axes.set(xlabel="client", ylabel="class")
+    _set_title(axes, title)
+    labelled = range(0, classes, 1 + classes // 30)
+    if len(class_names) == classes:
+        axes.set_yticks(labelled, [_short(class_names[label]) for label in labelled], fontsize=7)
+    else:
+        axes.set_yticks(labelled)
     if clients <= _MOST_NAMES:
-        names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in counts]
-        axes.set_xticks(range(clients), [_plain(name) for name in names], rotation=90, fontsize=7)
+        axes.set_xticks(range(clients), [_short(name) for name in counts], rotation=90, fontsize=7)
     else:
         axes.set_xticks(range(0, clients, 1 + clients // 30))
     return _save(figure, path)
+
+
+def _legend_sizes(most: int) -> list[int]:
+    """Return the samples of up to three circles of the legend: the largest one, and round numbers well below it."""
+    magnitude = 10 ** (len(str(most)) - 1)
+    below = [size for size in (magnitude // 10, magnitude // 2) if size]
+    return [*below, most]
 
 
 def gains(by_label: Mapping[str, Mapping[int, Sequence[float]]], path: Path, *, title: str) -> Path:
@@ -190,21 +219,23 @@ def gallery(run: Path, path: Path) -> Path | None:
     advice = f"delete {folder} to continue without its images"
     index = _read(folder / INDEX, advice)
     try:
-        labels, strips = _shared(folder, index)
+        labels, strips = _shared(folder, index, _class_names(run))
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"it does not match the images beside it ({type(error).__name__}: {error})"
         raise _damaged(folder / INDEX, what, advice) from error
-    return _sheet(labels, strips, "condensed images by client and class", path) if strips else None
+    method = f"condensed images of {facts['method']}" if (facts := _facts(run)) else "condensed images"
+    title = _titled(f"{method} by client and class", run)
+    return _sheet(labels, strips, title, path) if strips else None
 
 
-def _shared(folder: Path, index: Mapping[str, Any]) -> tuple[list[str], list[np.ndarray]]:
+def _shared(folder: Path, index: Mapping[str, Any], class_names: Sequence[str]) -> tuple[list[str], list[np.ndarray]]:
     labels, strips, room = [], [], _GALLERY_ROWS
     for client, facts in sorted(index.items()):
         with Image.open(folder / f"{client}.png") as sheet:
             pixels = np.asarray(sheet.convert("RGB"))
         step = facts["height"] + 1
         for row, label in enumerate(facts["classes"][:room]):
-            labels.append(f"{client}: {label}")
+            labels.append(f"{client}: {class_names[label] if label < len(class_names) else label}")
             strip = pixels[row * step : (row + 1) * step - 1]
             strips.append(np.pad(strip, ((0, 1), (0, 0), (0, 0)), constant_values=255))
         room = max(0, room - len(facts["classes"]))
@@ -239,10 +270,36 @@ def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path
     middles = [(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))]
     axes.set_yticks(middles, [_plain(label) for label in labels], fontsize=7)
     axes.tick_params(length=0)
-    axes.set_title(_plain(title), fontsize=9)
+    _set_title(axes, title)
     for side in axes.spines.values():
         side.set_visible(False)
     return _save(figure, path)
+
+
+def _class_names(run: Path) -> Sequence[str]:
+    """Return the names of the classes of a run; none if it is not finished, or older than these names."""
+    return _facts(run).get("classes") or ()
+
+
+def _titled(what: str, run: Path) -> str:
+    """Return the title of a picture of a run: what it shows, and the setting of the run if that is known."""
+    facts = _facts(run)
+    return f"{what}: {title_of([facts])}" if facts else what
+
+
+def _facts(run: Path) -> Mapping[str, Any]:
+    """Return the content of ``result.json``, or nothing if there is none yet."""
+    return read_result(run) if (run / RESULT).is_file() else {}
+
+
+def _set_title(axes: Any, title: str) -> None:
+    """Set the title above the axes, on several lines if it is long."""
+    axes.set_title("\n".join(map(_plain, textwrap.wrap(title, _LONGEST_TITLE))), fontsize=9)
+
+
+def _short(name: str) -> str:
+    """Return the name of a client or class as an axis shows it."""
+    return _plain(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…")
 
 
 def _plain(name: str) -> str:

@@ -1,16 +1,19 @@
 """Progress of a run: a live display in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedaf.federation.observer import Observer
 from fedaf.reporting.tables import duration, per_cent
+
+_BAR, _SHORT_BAR, _WIDE = 24, 12, 100  # widths of the bar, and the width of a terminal for the long one
 
 
 @contextmanager
@@ -95,18 +98,25 @@ class PlainProgress(Observer):
 
 
 class LiveProgress(PlainProgress):
-    """Show a progress bar with round, phase, client, accuracy and time left; if ``verbose``, also a line per round."""
+    """Show a progress bar with round, phase, client, accuracy and time left; if ``verbose``, also a line per round.
+
+    What does not fit into the width of the terminal is left out as a whole, the least important part first.
+    """
 
     def __init__(self, console: Console, *, verbose: bool = False, note: str = "") -> None:
         super().__init__(console, verbose=verbose, note=note)
         title, state = TextColumn("{task.description}", style="bold", markup=False), "{task.fields[state]}"
-        self._bar = Progress(title, BarColumn(bar_width=24), TextColumn(state, markup=False), console=console)
+        bar = BarColumn(bar_width=_BAR if console.width >= _WIDE else _SHORT_BAR)
+        self._bar = Progress(title, bar, TextColumn(state, markup=False), console=console)
+        self._room = console.width - (bar.bar_width or 0) - 2  # for the title and the state, without the gaps
         self._phase, self._phases_done, self._phases, self._accuracy = "", 0, 1, ""
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._start(rounds, first_round)
         self._phases = phases + 1  # and the work of the server
-        self._bar.add_task(self._titled(title), total=rounds, completed=first_round - 1, state=f"on {device}")
+        shown = _shortened(self._titled(title), 2 * self._room // 5)
+        self._room -= cell_len(shown)
+        self._bar.add_task(shown, total=rounds, completed=first_round - 1, state=_fitting([f"on {device}"], self._room))
         self._bar.start()
 
     def round_started(self, round: int) -> None:
@@ -120,8 +130,10 @@ class LiveProgress(PlainProgress):
     def progressed(self, who: str, done: int, total: int) -> None:
         within = min(1.0, (self._phases_done - 1 + done / max(1, total)) / self._phases)
         rounds_done = self._round - 1 + within
-        parts = [f"round {self._round}/{self._rounds}", self._phase, "" if who == self._phase else who, self._accuracy]
-        state = " · ".join([*filter(None, parts), f"{self._left(rounds_done)} left"])
+        who = "" if who == self._phase else who
+        left = f"{self._left(rounds_done)} left"
+        shown = [f"round {self._round}/{self._rounds}", self._phase, who, self._accuracy, left]
+        state = _fitting(shown, self._room, dropped=(2, 1, 3, 4))
         for task in self._bar.task_ids:
             self._bar.update(task, completed=rounds_done, state=state)
 
@@ -133,3 +145,18 @@ class LiveProgress(PlainProgress):
 
     def ended(self) -> None:
         self._bar.stop()
+
+
+def _fitting(parts: Sequence[str], room: int, dropped: Sequence[int] = ()) -> str:
+    """Join the parts that are not empty; leave out those with the numbers ``dropped``, in this order, until it fits."""
+    kept = list(parts)
+    for number in dropped:
+        if cell_len(" · ".join(filter(None, kept))) <= room:
+            break
+        kept[number] = ""
+    return " · ".join(filter(None, kept))
+
+
+def _shortened(title: str, room: int) -> str:
+    """Cut a title that is too long for its room."""
+    return title if cell_len(title) <= room else f"{set_cell_size(title, max(0, room - 1)).rstrip()}…"

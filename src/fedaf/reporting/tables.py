@@ -122,7 +122,7 @@ def results_table(results: Sequence[Result], *, target: Target | None = None) ->
         columns.insert(2, (goal.header, goal.rounds))
     if len(methods) > 1 and any(result.get("disclosed") for result in results):
         columns.append(("images sent (per sample)", disclosed))
-    table = new_table(_title(results), ["method", *(header for header, _ in columns)])
+    table = new_table(title_of(results), ["method", *(header for header, _ in columns)])
     for method, runs in methods.items():
         name = escape(method)
         table.add_row(name, *(cell(runs) for _, cell in columns))
@@ -159,8 +159,8 @@ def _bytes(values: Iterable[float | None]) -> str:
     return size(fmean(known)) if known else _NOTHING
 
 
-def _title(results: Sequence[Result]) -> str:
-    """The setting of runs, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
+def title_of(results: Sequence[Result]) -> str:
+    """Return the setting of runs, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
     result = results[0]
     seeds = list(dict.fromkeys(one["seed"] for one in results))
     clients, rounds = _counted(result["clients"], "client"), _counted(result["rounds"], "round")

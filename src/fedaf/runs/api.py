@@ -14,6 +14,7 @@ from torch import nn
 from fedaf import config as configuration
 from fedaf.common.naming import nearest
 from fedaf.config import FLAGS
+from fedaf.config.synonyms import meant
 from fedaf.config.tables import MethodTable
 from fedaf.errors import UserError
 from fedaf.federation.observer import Observer, Observers
@@ -169,6 +170,7 @@ def start(
 def resume(
     out: str | Path,
     *,
+    rounds: int | None = None,
     model: nn.Module | Factory | None = None,
     on_round: OnRound | None = None,
     observer: Observer | None = None,
@@ -178,6 +180,7 @@ def resume(
 
     Args:
         out: The run directory.
+        rounds: A new number of rounds in total, to extend a run that may be finished.
         model: The model that was passed to ``run``, if it was not a name.
         on_round: Called with the metrics of each round. If it returns ``True``, the run stops and keeps its result.
         observer: Receives the events of the run.
@@ -187,13 +190,14 @@ def resume(
         The result of the whole run.
 
     Raises:
-        UserError: ``out`` is not a run directory, its checkpoint is unreadable, or the data or the model changed.
+        UserError: ``out`` is not a run directory, its checkpoint is unreadable, the data or the model changed, or the
+            run cannot have this number of rounds.
         InUse: Another process is running in ``out``.
 
     Example:
         >>> result = fedaf.resume("runs/digits-fedaf-seed0")
     """
-    experiment = reopen(Path(out), model=model)
+    experiment = reopen(Path(out), model=model, rounds=rounds)
     return _play_all(StartedRun(experiment, Path(out), _observing(observer, progress), new=False), on_round)
 
 
@@ -223,5 +227,7 @@ def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
     accepted = [*list(inspect.signature(run).parameters)[:-1], *of_method]
     for name in options:
         if name not in of_method:
-            what = f"fedaf.run has no argument {name!r}{nearest(name, accepted)}"
+            settings = [path.removeprefix("method.") for path in meant(name, [method or MethodTable().name])]
+            hint = f" (did you mean {' or '.join(settings)}?)" if settings else nearest(name, accepted)
+            what = f"fedaf.run has no argument {name!r}{hint}"
             raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")

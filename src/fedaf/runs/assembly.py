@@ -12,7 +12,7 @@ from fedaf.data.partition import Partition
 from fedaf.data.registry import PARTITIONS
 from fedaf.data.spec import NO_DATA, DatasetSpec, custom_spec
 from fedaf.engine import EagerEngine, make_engine, resolve_device
-from fedaf.models import builtin, custom
+from fedaf.models import builtin, custom, starting_weights
 from fedaf.models.custom import Factory
 from fedaf.protocol import Architecture, Key, Task, UserError
 
@@ -114,13 +114,36 @@ def task_for(config: Config, shape: Sequence[int], data: DataSet | DatasetSpec) 
 
 
 def architecture_for(config: Config, task: Task, factory: Factory | None) -> Architecture:
-    """Return the network to train; ``factory`` makes a custom one."""
+    """Return the network to train, with fresh weights; ``factory`` makes a custom one."""
     table, key = config.model, Key(config.run.seed).derive("factory")
     if factory is None:
         return builtin.architecture(table.name, task, table, table.classifier)
     return custom.architecture(
-        factory, task, key, name=table.name, classifier=table.classifier, keep_weights=table.keep_weights
+        factory,
+        task,
+        key,
+        name=table.name,
+        classifier=table.classifier,
+        keep_weights=table.keep_weights,
+        output=table.output,
     )
+
+
+def with_starting_weights(config: Config, task: Task, architecture: Architecture) -> tuple[Config, Architecture]:
+    """Return the architecture with the weights of ``model.weights``, and the configuration with their SHA-256.
+
+    Without ``model.weights`` both stay as they are.
+
+    Raises:
+        UserError: The file cannot be read, is not the one that the configuration names, or does not fit the model.
+    """
+    table = config.model
+    if table.weights is None:
+        return config, architecture
+    file = Path(table.weights)
+    weights, digest = starting_weights.read(file, table.weights_sha256)
+    trained = starting_weights.start_from(weights, architecture, task, file=file, name=table.name)
+    return replace(config, model=table.model_copy(update={"weights_sha256": digest})), trained
 
 
 def resolve_auto(config: Config, data: DataSet) -> Config:

@@ -1,9 +1,10 @@
 """Experiments in one process: from a configuration to a finished run."""
 
 import logging
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.observer import Observer
-from fedaf.federation.run_directory import CONFIG, PARTITION, RunDirectory
+from fedaf.federation.run_directory import CONFIG, PARTITION, RESULT, RunDirectory, read_metrics
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
@@ -116,7 +117,7 @@ def prepare(
         what = f"data.name is {NO_DATA!r}, which only a server with clients on a network can use"
         raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
     catalog.check_name(config.data.name)
-    factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
+    factory = custom.find(config.model, model)
     reached("PyTorch is imported")
     engine = assembly.engine_for(config)
     reached(f"the engine is ready ({engine.name} on {engine.device})")
@@ -133,6 +134,7 @@ def prepare(
         log.info("drew %d splits until every client had %d samples", split.redraws + 1, config.partition.min_size)
     reached("the data are split")
     architecture = assembly.architecture_for(config, task, factory)
+    config, architecture = assembly.with_starting_weights(config, task, architecture)
     validate(architecture, task, device=engine.device)
     reached("the model is checked")
     method = method_class(config.method, task, architecture)
@@ -181,6 +183,7 @@ def reopen(
     model: nn.Module | Factory | None = None,
     moved: Mapping[str, Any] | None = None,
     shared: SharedData | None = None,
+    rounds: int | None = None,
 ) -> Experiment:
     """Prepare the experiment of an earlier run, with its saved split.
 
@@ -189,16 +192,18 @@ def reopen(
         model: The model that was passed from Python, if it was not a name.
         moved: Settings that replace saved ones: where the data are now, and what computes.
         shared: Loads the data, for several runs on the same ones.
+        rounds: A new number of rounds in total.
 
     Raises:
-        UserError: ``out`` is not a run directory, or the data changed.
+        UserError: ``out`` is not a run directory, the data changed, or the run cannot have this number of rounds.
     """
     if not (out / CONFIG).is_file():
         what = (
             f"{out} is not the directory of a run: it has no {CONFIG}; give --resume a directory that fedaf run wrote."
         )
         raise UserError(what, code="FEDAF-RUN-NOT-FOUND")
-    config = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
+    before = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
+    config = before if rounds is None else _with_rounds(before, rounds, out)
     saved = out / PARTITION
     if not saved.is_file() and (out / LATEST).is_file():
         elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
@@ -214,6 +219,27 @@ def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunRe
     """
     with playing(experiment, out, observer, new=False) as play:
         return play.complete()
+
+
+def _with_rounds(config: Config, rounds: int, out: Path) -> Config:
+    """Return the configuration of an earlier run with another number of rounds in total."""
+    changed = configuration.build(configuration.merge(tomllib.loads(config.to_toml()), {"run": {"rounds": rounds}}))
+    if (done := len(read_metrics(out))) > rounds:
+        what = f"the run in {out} has {done} rounds already, which is more than {rounds}"
+        raise UserError(f"{what}; give --rounds a larger number.", code="FEDAF-RUN-ROUNDS")
+    if done and rounds != config.run.rounds and config.method.needs_rounds:
+        what = f"the learning rates of the run in {out} were planned for {config.run.rounds} rounds"
+        raise UserError(f"{what}; start a new run with {rounds} rounds.", code="FEDAF-RUN-ROUNDS")
+    return changed
+
+
+def _extend(directory: RunDirectory, rounds: int) -> None:
+    """Write a new number of rounds into the configuration of a run. Its result then comes after its last round."""
+    saved = configuration.build(configuration.read_toml(directory.path / CONFIG))
+    if saved.run.rounds != rounds:
+        longer = replace(saved, run=saved.run.model_copy(update={"rounds": rounds}))
+        directory.write(CONFIG, longer.to_toml())
+        (directory.path / RESULT).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -243,6 +269,8 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
     with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):
         if new:
             directory.write(CONFIG, config.to_toml())
+        else:
+            _extend(directory, config.run.rounds)
         if not (out / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")

@@ -68,7 +68,7 @@ def server_site(config: Config) -> ServerSite:
     """
     refuse_reference(config)
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
-    method = _method(config, entry, engine)
+    config, method = _server_method(config, entry, engine)
     if config.data.name == NO_DATA:
         return ServerSite(config, method, engine, None, (), classes=entry.classes)
     own = None if catalog.find_spec(config.data.name) else entry
@@ -176,12 +176,24 @@ def _check_allowed(node: Node, policy: Policy, given: dict[str, Any]) -> None:
 
 
 def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
-    factory = custom.find(config.model.name, None, keep_weights=config.model.keep_weights)
+    """Return the method of a run. ``model.weights`` is a file of the server, which sends the model to the clients."""
+    factory = custom.find(config.model, None)
     task = assembly.task_for(config, entry.shape, entry)
     architecture = assembly.architecture_for(config, task, factory)
     if factory is not None:
         validate(architecture, task, device=engine.device)
     return METHODS.find(config.method_name)(config.method, task, architecture)
+
+
+def _server_method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> tuple[Config, Method]:
+    """Return the server's method, which starts from ``model.weights``, and the configuration with their SHA-256."""
+    method = _method(config, entry, engine)
+    if config.model.weights is not None and method.evaluation is not None:
+        what = f"clients of {config.method_name} keep a part of the model that the server never sends"
+        advice = "so model.weights cannot reach it over a network; leave model.weights out"
+        raise UserError(f"{what}, {advice}.", code="FEDAF-MODEL-WEIGHTS-PERSONAL")
+    config, architecture = assembly.with_starting_weights(config, method.task, method.architecture)
+    return config, type(method)(config.method, method.task, architecture)
 
 
 def _shard_of_split(node: Node, config: Config) -> Shard:
