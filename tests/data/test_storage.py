@@ -138,9 +138,9 @@ def test_arrays_by_domain_that_do_not_fit_are_a_sentence(tmp_path, changes, word
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"domain_train": np.zeros(40, int)}, ["LABELS", "domain_test", "10 images"]),
+        ({"domain_train": np.zeros(40, int)}, ["INCOMPLETE", "domain_train", "no domain_test"]),
         ({"domain_train": np.full(40, 2), "domain_test": np.full(10, 3)}, ["LABELS", "domain_test", "domain 3"]),
-        ({"classes": np.array(["a", "b"])}, ["LABELS", "label 3"]),
+        ({"classes": np.array(["a", "b"])}, ["LABELS", "y_train", "label 2 in row 2", "0 to 1"]),
         ({"classes": np.arange(4)}, ["CLASSES", "classes"]),
         ({"x_train": pixels(40, 3, 8, 8)}, ["SHAPE", "x_train", "[N, C, H, W]"]),
         ({"y_train": np.full(40, 2**64 - 1, np.uint64)}, ["LABELS", "y_train"]),

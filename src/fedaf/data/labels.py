@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedaf.common.naming import printable
-from fedaf.data.problems import wrong_labels
+from fedaf.data.problems import incomplete, wrong_labels
 
 log = logging.getLogger(__name__)
 _LISTED = 5  # classes that a message names
@@ -35,7 +35,7 @@ def one_per_image(where: str, values: np.ndarray, count: int) -> np.ndarray:
         raise wrong_labels(f"{found}; expected one value for each of the {count} images.")
     values = values.reshape(count)
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8", "replace")
+        return np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "U":
         return values
     if values.dtype.kind == "f":
@@ -87,6 +87,33 @@ def resolve(
             raise wrong_labels(f"{found}; expected {start} to {start + expected - 1}{cause}.")
     numbers = [torch.from_numpy(values - start) for values in given.values()]
     return numbers, tuple(names) or tuple(map(str, range(start, start + expected)))
+
+
+def grouped(
+    kind: str, arrays: Mapping[str, np.ndarray], names: Sequence[str], counts: Mapping[str, int], place: str = ""
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Return the domain or client of each image of each split, and their names; nothing if there are none.
+
+    Args:
+        kind: ``"domain"`` or ``"client"``.
+        arrays: The arrays that are there, such as ``domain_train``.
+        names: The names in order, if they are known.
+        counts: Number of images of each split that needs the array.
+        place: Where the arrays are, for messages: ``" in FILE"``.
+
+    Raises:
+        UserError: If an array is missing or wrong.
+    """
+    keys = {f"{kind}_{part}": count for part, count in counts.items()}
+    missing = [key for key in keys if key not in arrays]
+    if missing and (names or len(missing) < len(keys)):
+        has = f"{kind}s" if len(missing) == len(keys) else next(key for key in keys if key not in missing)
+        remedy = f"add the {kind} of each image, numbers from 0 or names, or leave out {has}"
+        raise incomplete(f"there is {has}{place}, but no {' and no '.join(missing)}", remedy)
+    if missing:
+        return [], ()
+    values = {f"{key}{place}": one_per_image(f"{key}{place}", arrays[key], count) for key, count in keys.items()}
+    return resolve(kind, values, names)
 
 
 def note_missing(shown: object, classes: Sequence[str], train: Tensor, test: Tensor) -> None:

@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from fedaf.data.partitions.domain import client_of_domain
+from fedaf.data.partition import client_id
 from fedaf.data.spec import NO_DATA
 
 _MOST_ROWS = 20
@@ -159,7 +159,7 @@ def domains_table(results: Sequence[Mapping[str, Any]]) -> Table | None:
         table.add_row(method, *(f"{value:.2f}" for value in values))
         personal = result.get("personal")
         if personal and result["partition"] == "domain":  # then clients are domains
-            own = [personal["best_by_client"].get(client_of_domain(name)) for name in domains]
+            own = [personal["best_by_client"].get(client_id(name)) for name in domains]
             cells = ["·" if value is None else f"{value:.2f}" for value in own]  # absent in that round
             table.add_row(f"{method} (personal)", *cells, f"{personal['best_accuracy']:.2f}")
     return table

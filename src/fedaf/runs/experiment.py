@@ -19,7 +19,7 @@ from fedaf.common.stages import reached
 from fedaf.config import FLAGS, Config
 from fedaf.config.policies import read_policy
 from fedaf.config.tables import MethodTable
-from fedaf.data import catalog
+from fedaf.data import catalog, in_memory
 from fedaf.data.dataset import DataSet
 from fedaf.data.partition import Partition
 from fedaf.data.spec import NO_DATA
@@ -74,6 +74,7 @@ class Experiment:
 def run(
     *,
     preset: str = "paper",
+    dataset: Any = None,
     model: str | nn.Module | Factory | None = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
@@ -86,6 +87,9 @@ def run(
 
     Args:
         preset: Named values for the data set and the method: ``paper`` or ``quick``.
+        dataset: Name of a data set (default: digits), or the data: arrays or tensors
+            ``(x_train, y_train, x_test, y_test)``, torch data sets ``(train, test)``, or
+            ``{"clients": {...}, "test": ...}``; docs/data.md lists all forms.
         model: Name of a model, a network (a copy is trained), or a function of ``(in_channels, image_size,
             num_classes)`` that returns one.
         out: New directory to keep the run in, from which it can be resumed. Unset: nothing stays on disk.
@@ -105,7 +109,9 @@ def run(
         >>> result.best_accuracy
     """
     network = None if model is None or isinstance(model, str) else model
+    given_data = None if dataset is None or isinstance(dataset, str | Path) else dataset
     flags = {name: options.pop(name) for name in FLAGS if name in options}
+    flags["dataset"] = dataset if given_data is None else in_memory.name_of(given_data)
     flags["model"] = model if network is None else custom.name_of(network)
     layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
     named = configuration.from_flags(**flags)
@@ -113,7 +119,7 @@ def run(
     _refuse_unknown(options, given["method"].get("name"))
     config = configuration.build(given, preset=preset)
     configuration.refuse_unused(flags, config)
-    experiment = prepare(config, model=network)
+    experiment = prepare(config, model=network, dataset=given_data)
     if out is not None:
         return execute(experiment, Path(out), observer or Observer())
     with tempfile.TemporaryDirectory(prefix="fedaf-") as scratch:
@@ -131,11 +137,18 @@ def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
             raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")
 
 
-def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observer: Observer | None = None) -> RunResult:
+def resume(
+    out: str | Path,
+    *,
+    dataset: Any = None,
+    model: nn.Module | Factory | None = None,
+    observer: Observer | None = None,
+) -> RunResult:
     """Resume a run after its last checkpoint. The result equals that of a run that was never interrupted.
 
     Args:
         out: The run directory.
+        dataset: The data that were passed to ``run``, if it was not a name.
         model: The model that was passed to ``run``, if it was not a name.
         observer: Receives the events of the run, for example to show progress.
 
@@ -146,7 +159,7 @@ def resume(out: str | Path, *, model: nn.Module | Factory | None = None, observe
         UserError: ``out`` is not a run directory, its checkpoint is unreadable, or the data or the model changed.
         InUse: Another process is running in ``out``.
     """
-    return continue_run(reopen(Path(out), model=model), Path(out), observer or Observer())
+    return continue_run(reopen(Path(out), model=model, dataset=dataset), Path(out), observer or Observer())
 
 
 def prepare(
@@ -154,6 +167,7 @@ def prepare(
     *,
     saved_partition: Path | None = None,
     model: nn.Module | Factory | None = None,
+    dataset: Any = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> Experiment:
     """Check a configuration, cheapest checks first, load its data and build its method.
@@ -162,6 +176,7 @@ def prepare(
         config: The configuration.
         saved_partition: The ``partition.json`` of an earlier run, instead of a new split.
         model: The model that was passed from Python, if it was not a name.
+        dataset: The data that were passed from Python, if it was not a name.
         watch: Called with the number of decoded image files and their total.
 
     Raises:
@@ -170,14 +185,14 @@ def prepare(
     if config.data.name == NO_DATA:
         what = f"data.name is {NO_DATA!r}, which only a server with clients on a network can use"
         raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
-    catalog.check_name(config.data.name)
+    catalog.check_name(config.data.name, dataset)
     factory = custom.find(config.model.name, model, keep_weights=config.model.keep_weights)
     reached("PyTorch is imported")
     engine = assembly.engine_for(config)
     reached(f"the engine is ready ({engine.name} on {engine.device})")
     method_class = METHODS.find(config.method_name)
     policy = read_policy(config.federation.policy) if config.federation.policy else None
-    data = assembly.data_for(config, Path(config.data.dir), watch=watch)
+    data = assembly.data_for(config, Path(config.data.dir), watch=watch, given=dataset)
     reached(f"the data are read ({len(data.train)} training images)")
     config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data)
@@ -230,13 +245,18 @@ def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
 
 
 def reopen(
-    out: Path, *, model: nn.Module | Factory | None = None, moved: Mapping[str, Any] | None = None
+    out: Path,
+    *,
+    model: nn.Module | Factory | None = None,
+    dataset: Any = None,
+    moved: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """Prepare the experiment of an earlier run, with its saved split.
 
     Args:
         out: The run directory.
         model: The model that was passed from Python, if it was not a name.
+        dataset: The data that were passed from Python, if it was not a name.
         moved: Settings that replace saved ones: where the data are now, and what computes.
 
     Raises:
@@ -252,7 +272,7 @@ def reopen(
     if not saved.is_file() and (out / LATEST).is_file():
         elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
         raise UserError(f"{out} has no {PARTITION}; restore it, or: {elsewhere}.", code="FEDAF-RUN-NO-PARTITION")
-    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model)
+    return prepare(config, saved_partition=saved if saved.is_file() else None, model=model, dataset=dataset)
 
 
 def continue_run(experiment: Experiment, out: Path, observer: Observer) -> RunResult:

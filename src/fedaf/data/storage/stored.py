@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.labels import note_missing, one_per_image, resolve
-from fedaf.data.problems import incomplete, table, wrong_classes, wrong_shape
+from fedaf.data.labels import grouped, note_missing, one_per_image, resolve
+from fedaf.data.problems import table, wrong_classes, wrong_shape
 from fedaf.data.spec import DatasetSpec, custom_spec
 from fedaf.data.storage.form import OPTIONAL, OTHER_NAMES, Damaged, Member, Npz
 from fedaf.protocol import UserError
@@ -49,9 +49,11 @@ def read(
         images = {part: _images(file, f"x_{part}", shown) for part in ("train", "test")}
         given = {key: _names(file, key, shown) for key in ("classes", "domains", "clients")}
         known = given["classes"] or (spec.classes if spec else ())
-        labels, classes = resolve("label", _values(file, "y", images, shown), known, spec.num_classes if spec else None)
-        domains, domain_names = _grouped(file, "domain", given["domains"], images, shown)
-        clients, client_names = _grouped(file, "client", given["clients"], {"train": images["train"]}, shown)
+        labels, classes = resolve("label", _labels(file, images, shown), known, spec.num_classes if spec else None)
+        groups = {key: file.array(key) for key in OPTIONAL if "_" in key and key in file}
+    counts, place = {part: len(found) for part, found in images.items()}, f" in {shown}"
+    domains, domain_names = grouped("domain", groups, given["domains"], counts, place)
+    clients, client_names = grouped("client", groups, given["clients"], {"train": counts["train"]}, place)
     train = Split(images["train"], labels[0], *(numbers[0] if numbers else None for numbers in (domains, clients)))
     test = Split(images["test"], labels[1], domains[1] if domains else None)
     shape = _shape(name, train, test, shown, spec, image_size)
@@ -114,26 +116,13 @@ def _images(file: Npz, array: str, shown: Path) -> Tensor:
     return torch.from_numpy(found if found.ndim == 4 else found[..., None]).permute(0, 3, 1, 2)
 
 
-def _values(file: Npz, kind: str, images: Mapping[str, Tensor], shown: Path) -> dict[str, np.ndarray]:
-    """Return the labels, domains or clients of each split, by a description for messages."""
-    keys = {part: file.name_of(f"{kind}_{part}") for part in images}
+def _labels(file: Npz, images: Mapping[str, Tensor], shown: Path) -> dict[str, np.ndarray]:
+    """Return the labels of each split, by a description for messages."""
+    keys = {part: file.name_of(f"y_{part}") for part in images}
     return {
         (where := f"{key} in {shown}"): one_per_image(where, file.array(key), len(images[part]))
         for part, key in keys.items()
     }
-
-
-def _grouped(
-    file: Npz, kind: str, names: Sequence[str], images: Mapping[str, Tensor], shown: Path
-) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Return the domain or client of each image, and their names; nothing if the file has none."""
-    keys = [f"{kind}_{part}" for part in images]
-    missing = [key for key in keys if key not in file]
-    if missing and (names or len(missing) < len(keys)):
-        has = f"{kind}s" if len(missing) == len(keys) else next(key for key in keys if key not in missing)
-        remedy = f"add the {kind} of each image, numbers from 0 or names, or leave out {has}"
-        raise incomplete(f"{shown} has {has}, but no {' and no '.join(missing)}", remedy)
-    return ([], ()) if missing else resolve(kind, _values(file, kind, images, shown), names)
 
 
 def _shape(
