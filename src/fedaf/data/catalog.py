@@ -94,11 +94,9 @@ def load(
     read = partial(stored.read, title, spec=expected, image_size=image_size, max_unreadable=max_unreadable)
     try:
         if entry is not None and not isinstance(entry, DatasetSpec):
-            given = _made(name, entry, data_dir)
+            return _in_memory(name, _made(name, entry, data_dir), image_size, spec)
         if given is not None:
-            data = as_dataset(given, name)
-            stored.check_size(name, name, data.train.images.shape[1:], image_size)
-            return data if spec is None else _loaded(name, spec, data)
+            return _in_memory(name, given, image_size, spec)
         if known and known.load:
             stored.check_size(name, name, known.shape, image_size)
             return _loaded(name, known, known.load(data_dir))
@@ -164,6 +162,12 @@ def _made(name: str, factory: "Callable[..., Any]", data_dir: Path) -> object:
         what = f"the function {name!r} fails ({reason(error)})"
         remedy = "expected a function without arguments, or of the data folder, that returns the data"
         raise UserError(f"{what}; {remedy}.", code="FEDAF-DATA-FACTORY") from error
+
+
+def _in_memory(name: str, given: object, image_size: int | None, spec: DatasetSpec | None) -> DataSet:
+    data = as_dataset(given, name)
+    stored.check_size(name, name, data.train.images.shape[1:], image_size)
+    return data if spec is None else _loaded(name, spec, data)
 
 
 def _loaded(name: str, spec: DatasetSpec, data: DataSet) -> DataSet:

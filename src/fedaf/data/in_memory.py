@@ -3,7 +3,7 @@
 ``as_dataset`` lists the accepted forms. Everything is copied to uint8 in memory once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,14 +134,10 @@ def _set(given: Any, where: str) -> _Set:
     if isinstance(given, tuple | list) and len(given) == 2 and _is_array(given[0]):
         images = as_images(given[0], f"the images of {where}")
         return _Set(images, one_per_image(f"the labels of {where}", _numpy(given[1]), len(images)))
-    if isinstance(given, Iterable) and not hasattr(given, "__getitem__"):
-        what = f"{where} is a {type(given).__name__}, which can only be iterated"
-        raise UserError(f"{what}; expected {_ITEMS}.", code="FEDAF-DATA-FORM")
-    if _is_array(given) or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
-        raise UserError(f"{where} is a {type(given).__name__}; expected {_ITEMS}.", code="FEDAF-DATA-FORM")
-    if isinstance(given, Mapping) or len(given) == 0:
-        what = f"{where} is {'empty' if len(given) == 0 else 'a mapping'}"
-        raise UserError(f"{what}; expected {_ITEMS}.", code="FEDAF-DATA-FORM")
+    listed = hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, Mapping)
+    if _is_array(given) or not listed or len(given) == 0:
+        found = "empty" if listed and len(given) == 0 else f"a {type(given).__name__}"
+        raise UserError(f"{where} is {found}; expected {_ITEMS}, with a length.", code="FEDAF-DATA-FORM")
     return _from_items(given, where)
 
 
@@ -180,7 +176,9 @@ def _image_and_label(item: Any, at: str) -> tuple[Any, Any]:
     if image is None or label is None:
         found = f"the keys {', '.join(map(str, item))}" if isinstance(item, Mapping) else f"a {type(item).__name__}"
         raise UserError(f"{at} is {found}; expected (image, label).", code="FEDAF-DATA-ITEM")
-    if isinstance(label, Tensor | np.generic | np.ndarray) and np.size(label) == 1:
+    if isinstance(label, Tensor):
+        label = label.numpy(force=True)
+    if isinstance(label, np.generic | np.ndarray) and label.size == 1:
         label = label.item()
     if not isinstance(label, int | str):
         shown = f"{label!r:.40}"

@@ -72,7 +72,7 @@ def read(folder: Path, path: Path, given: Columns) -> tuple[list[Sample], list[S
         file = found.find(row[image].strip(), f"line {number} of {path}")
         texts = (row[name].strip() if name else "" for name in (label, domain, client))
         parts[part].append(Sample(file, *texts))
-    if unlisted := len(found.files) - len({sample.file for part in parts.values() for sample in part}):
+    if unlisted := len(set(found.files) - {sample.file for part in parts.values() for sample in part}):
         log.warning("%s has %d image files without a row in %s; they are left out", folder, unlisted, path.name)
     return _train_and_test(path, parts)
 

@@ -30,7 +30,8 @@ class Node:
 
     Args:
         client: The client id.
-        data: ``npz:FILE``, ``folder:DIR``, ``parquet:DIR`` or, for trials, ``partition:N``: client N of the run's own split.
+        data: ``npz:FILE``, ``folder:DIR``, ``parquet:DIR`` or, for trials, ``partition:N``: client N of the run's own
+            split.
         state_dir: Where the client keeps its state.
         data_dir: Where data sets are, for ``partition:N``.
         policy: A TOML file with the client's policy.
