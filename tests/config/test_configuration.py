@@ -218,6 +218,13 @@ def test_a_split_is_by_domain_where_there_are_domains_and_nothing_else_is_wished
     assert split_kind(build({"partition": given}), has_domains=has_domains) == kind
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"), [({}, "natural"), ({"alpha": 0.1}, "dirichlet"), ({"clients": 4}, "dirichlet")]
+)
+def test_a_split_is_natural_where_there_are_clients_and_nothing_else_is_wished(given, kind):
+    assert split_kind(build({"partition": given}), has_domains=True, has_clients=True) == kind
+
+
 def test_options_of_another_method_do_not_stand_in_the_way():
     file = {"method": {"name": "fedaf", "ipc": 10}, "run": {"rounds": 3}}
     config = build(merge(file, {"method": {"name": "fedavg"}}, {"method": {"lr": 0.5}}))

@@ -48,7 +48,7 @@ def test_the_keyword_arguments_of_run_are_the_flags():
     assert set(FLAGS) < set(arguments)
     assert set(arguments) - set(FLAGS) == {"preset", "out", "observer", "settings", "options"}
     for name, flag in FLAGS.items():
-        assert name == "model" or f"{name}: {flag.help}" in fedaf.run.__doc__
+        assert name in ("model", "dataset") or f"{name}: {flag.help}" in fedaf.run.__doc__
     assert "{flags}" not in fedaf.run.__doc__
 
 

@@ -32,10 +32,10 @@ def write_cifar10(folder: Path, *, write=python2_pickle, rows: int = 20) -> list
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("folder", ["cifar-10-batches-py", "cifar10/cifar-10-batches-py"])
+@pytest.mark.parametrize("folder", ["cifar-10-batches-py", "cifar10/cifar-10-batches-py", "files", "files/cifar10"])
 def test_cifar10_is_five_batches_and_one_for_testing(tmp_path, writer, folder):
     *batches, test = write_cifar10(tmp_path / folder, write=WRITERS[writer])
-    data = catalog.load("cifar10", tmp_path)
+    data = catalog.load("cifar10", tmp_path / "files" if folder.startswith("files") else tmp_path)
     assert np.array_equal(data.train.images.numpy(), np.concatenate([upright(batch[b"data"]) for batch in batches]))
     assert np.array_equal(data.test.images.numpy(), upright(test[b"data"]))
     assert data.train.labels.tolist() == [label for batch in batches for label in batch[b"labels"]]

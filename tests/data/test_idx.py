@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedaf.data import catalog
 from fedaf.data.readers import idx as reader
+from fedaf.data.sets.fashionmnist import SPEC
 from support.datafiles import idx, pixels, write_idx
 from support.errors import raises
 
@@ -27,13 +29,22 @@ def test_the_published_files_are_read(tmp_path, folder, dot, packed):
     assert data.mean == (0.1307,)
 
 
-def test_the_folder_of_a_set_may_be_given_itself_but_no_other(tmp_path):
-    write_idx(tmp_path / "mnist")
-    assert len(catalog.load("mnist", tmp_path / "mnist").train) == 30
-    (tmp_path / "mnist").rename(tmp_path / "either")
-    with raises("FEDAF-DATA-NOT-FOUND") as error:
-        catalog.load("mnist", tmp_path / "either")
-    assert "either/mnist/raw" in str(error.value)
+@pytest.mark.parametrize("folder", [".", "raw"])
+def test_the_files_may_be_in_the_named_folder_itself(tmp_path, folder):
+    write_idx(tmp_path / "anything" / folder)
+    assert len(catalog.load("mnist", tmp_path / "anything").train) == 30
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_files_of_another_set_with_the_same_names_are_not_taken(tmp_path, packed):
+    """The labels tell them apart."""
+    write_idx(tmp_path, packed=packed)
+    labels = next(tmp_path.glob("train-labels*"))
+    content = idx(np.array([5, 0, 4, 1, 9, 2, 1, 3, 1, 4, *[0] * 20], np.uint8))  # those of MNIST begin like this
+    labels.write_bytes(gzip.compress(content) if packed else content)
+    assert len(catalog.load("mnist", tmp_path).train) == 30
+    spec = replace(SPEC, reader=replace(SPEC.reader, installed=()))
+    assert spec.reader.find(spec, tmp_path, None, None) is None
 
 
 IMAGES, LABELS = pixels(30, 28, 28), np.zeros(30, np.uint8)
@@ -94,7 +105,7 @@ def test_a_gzip_bomb_is_not_expanded_beyond_what_it_declares(tmp_path, monkeypat
     with raises("FEDAF-DATA-DAMAGED") as error:
         catalog.load("mnist", tmp_path)
     assert "the 30 bytes" in str(error.value)
-    assert sum(expanded) == 4 + 4 + 30 + 1
+    assert sum(expanded) == 18 + 4 + 4 + 30 + 1  # 18 to see which data set it is
 
 
 @settings(deadline=None)

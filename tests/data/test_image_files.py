@@ -147,8 +147,9 @@ def test_files_are_decoded_in_order_and_unreadable_ones_left_out(tmp_path):
         saved(tmp_path / name, Image.new("L", (3, 3), number))
     (tmp_path / names[70]).write_text("no image")
     tally, seen = Tally(len(names)), []
+    named = ((name, tmp_path / name) for name in names)
     pieces = decode_all(
-        tmp_path, names, mode="L", size=(3, 3), tally=tally, progress=lambda done, total: seen.append((done, total))
+        named, mode="L", size=(3, 3), tally=tally, progress=lambda done, total: seen.append((done, total))
     )
     found = [(row, int(image[0, 0])) for images, rows in pieces for row, image in zip(rows, images, strict=True)]
     assert found == [(number, number) for number in range(150) if number != 70]

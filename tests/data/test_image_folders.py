@@ -40,6 +40,17 @@ def test_a_class_always_keeps_images_to_train_with(tmp_path):
     assert data.train.labels.bincount().tolist() == [7, 1, 2]
 
 
+def test_images_of_different_sizes_are_resized_with_a_warning(tmp_path, caplog):
+    for number in range(10):
+        png(tmp_path / "cat" / f"{number}.png", pixels(20 + number, 30, 3))
+        png(tmp_path / "dog" / f"{number}.png", pixels(20, 30, 3))
+    assert load(tmp_path).train.images.shape[1:] == (3, 64, 64)
+    assert [text for text in caplog.messages if "64 x 64" in text and "data.image_size" in text] == caplog.messages
+    caplog.clear()
+    assert load(tmp_path, image_size=16).train.images.shape[1:] == (3, 16, 16)
+    assert caplog.messages == []
+
+
 def test_domains_hold_classes(tmp_path):
     write_tree(tmp_path, {"south/cat": 10, "south/dog": 5, "north/cat": 20, "north/eel": 5})
     data = load(tmp_path)

@@ -95,6 +95,65 @@ def test_names_and_domains_are_read(tmp_path):
         assert data.test.domains.tolist() == [0, 1] * 5
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_of_medmnist_is_read(tmp_path, save, caplog):
+    given = {
+        "train_images": pixels(12, 28, 28),
+        "train_labels": (np.arange(12) % 3).astype(np.uint8)[:, None],
+        "val_images": pixels(6, 28, 28),
+        "val_labels": np.zeros((6, 1), np.uint8),
+        "test_images": pixels(6, 28, 28, seed=1),
+        "test_labels": (np.arange(6) % 3).astype(np.uint8)[:, None],
+    }
+    save(tmp_path / "pathmnist.npz", **given)
+    data = load(tmp_path / "pathmnist.npz")
+    assert np.array_equal(data.train.images.numpy(), given["train_images"][:, None])
+    assert np.array_equal(data.test.images.numpy(), given["test_images"][:, None])
+    assert data.train.labels.tolist() == [0, 1, 2] * 4
+    assert caplog.messages == [f"{tmp_path / 'pathmnist.npz'} also has val_images, val_labels, which are not used"]
+
+
+def test_several_labels_for_an_image_are_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", **{**arrays(), "y_train": np.zeros((40, 14), np.uint8)})
+    with raises("FEDAF-DATA-LABELS") as error:
+        load(tmp_path / "own.npz")
+    assert all(word in str(error.value) for word in ("y_train", "uint8 [40, 14]", "multi-label"))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_names_may_be_labels_domains_and_clients(tmp_path, save):
+    cities, writers = np.array(["Oslo", "Lima"] * 20), np.array([70, 5, 5, 70] * 10)
+    given = {**arrays(), "y_train": np.array(list("badc") * 10), "y_test": np.array(list("ab") * 5)}
+    save(tmp_path / "own.npz", **given, domain_train=cities, domain_test=cities[:10], client_train=writers)
+    data = load(tmp_path / "own.npz")
+    assert data.classes == ("a", "b", "c", "d")
+    assert data.train.labels[:4].tolist() == [1, 0, 3, 2]
+    assert (data.domains, data.train.domains[:2].tolist()) == (("Lima", "Oslo"), [1, 0])
+    assert (data.clients, data.train.clients[:4].tolist()) == (("5", "70"), [1, 0, 0, 1])
+    assert data.test.clients is None
+
+
+def test_labels_that_need_a_pickle_are_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", **{**arrays(), "y_train": np.array(list("abcd") * 10, object)})
+    with raises("FEDAF-DATA-DAMAGED") as error:
+        load(tmp_path / "own.npz")
+    assert all(word in str(error.value) for word in ("y_train", "astype(str)"))
+
+
+def test_a_table_of_numbers_is_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", **{**arrays(), "x_train": np.zeros((40, 7))})
+    with raises("FEDAF-DATA-TABLE") as error:
+        load(tmp_path / "own.npz")
+    assert all(word in str(error.value) for word in ("x_train", "float64 [40, 7]", "not supported"))
+
+
+def test_arrays_without_known_names_are_listed(tmp_path):
+    np.savez(tmp_path / "own.npz", images=pixels(4, 8, 8), labels=np.arange(4))
+    with raises("FEDAF-DATA-DAMAGED") as error:
+        load(tmp_path / "own.npz")
+    assert all(word in str(error.value) for word in ("only images, labels", "x_train", "train_images"))
+
+
 def by_domain(**changes) -> dict[str, np.ndarray]:
     given = {}
     for seed, (domain, count) in enumerate({"sea": 12, "air": 9}.items()):
@@ -138,9 +197,13 @@ def test_arrays_by_domain_that_do_not_fit_are_a_sentence(tmp_path, changes, word
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"domain_train": np.zeros(40, int)}, ["LABELS", "domain_test", "10 images"]),
+        ({"domain_train": np.zeros(40, int)}, ["INCOMPLETE", "domain_train", "no domain_test"]),
         ({"domain_train": np.full(40, 2), "domain_test": np.full(10, 3)}, ["LABELS", "domain_test", "domain 3"]),
-        ({"classes": np.array(["a", "b"])}, ["LABELS", "label 3"]),
+        ({"domain_test": np.zeros(10, int)}, ["INCOMPLETE", "domain_test", "no domain_train"]),
+        ({"domains": np.array(["north", "south"])}, ["INCOMPLETE", "domains", "domain_train", "domain_test"]),
+        ({"clients": np.array(["ann", "bob"])}, ["INCOMPLETE", "clients", "client_train"]),
+        ({"x_train": np.zeros((40, 8, 8, 3))}, ["SHAPE", "x_train", "float64 [40, 8, 8, 3]", "astype(np.uint8)"]),
+        ({"classes": np.array(["a", "b"])}, ["LABELS", "y_train", "label 2 in row 2", "0 to 1"]),
         ({"classes": np.arange(4)}, ["CLASSES", "classes"]),
         ({"x_train": pixels(40, 3, 8, 8)}, ["SHAPE", "x_train", "[N, C, H, W]"]),
         ({"y_train": np.full(40, 2**64 - 1, np.uint64)}, ["LABELS", "y_train"]),

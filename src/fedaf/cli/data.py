@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from fedaf.cli.options import slug
 from fedaf.cli.terminal import continued_by, print_line, this_command
-from fedaf.data.registry import DATASETS
+from fedaf.data.registry import DATASETS, spec_of
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def list_(data_dir: Path = _DATA_DIR) -> None:
     where = Column("where, or how to get it", overflow="fold")
     table = Table("name", "classes", "image", "train + test", where, box=SIMPLE, padding=(0, 1, 0, 0))
     for name in (*DATASETS, *DATASETS.plugins):
-        spec = DATASETS.find(name)
+        spec = spec_of(name)
         shape = " x ".join(map(str, spec.shape))
         table.add_row(name, str(spec.num_classes), shape, spec.samples, escape(_where(name, data_dir)))
     Console().print(table)
@@ -105,7 +105,7 @@ def _where(name: str, data_dir: Path) -> str:
     from fedaf.data import catalog
     from fedaf.reporting.tables import size
 
-    spec = DATASETS.find(name)
+    spec = spec_of(name)
     if spec.origin:
         return spec.origin
     if found := catalog.locate(name, data_dir):

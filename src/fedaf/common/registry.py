@@ -32,6 +32,7 @@ class Registry(Generic[T]):
         form: How a custom entry is named: ``"module:Class"``.
         check: Called with the name and the loaded object; raises ``UserError`` if it is not of this kind.
         aliases: Old names that still work, with a warning, and the names that replace them.
+        hint: Called with an unknown name; returns what the user may have meant, for the error.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Registry(Generic[T]):
     form: str
     check: Callable[[str, Any], T]
     aliases: Mapping[str, str] | None = None
+    hint: Callable[[str], str] | None = None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.builtin)
@@ -84,7 +86,7 @@ class Registry(Generic[T]):
         """
         name = self.canonical(name)
         if name not in others and not self.knows(name):
-            close = nearest(name, [*others, *self.names, *self.plugins])
+            close = (self.hint(name) if self.hint else "") or nearest(name, [*others, *self.names, *self.plugins])
             message = f"unknown {self.kind} {name!r}{close}; expected one of {', '.join([*others, self.choices])}."
             raise UserError(message, code=f"FEDAF-{self.kind.upper().replace(' ', '-')}-UNKNOWN")
         return name

@@ -15,6 +15,7 @@ from fedaf.config import tables
 from fedaf.config.presets import preset_values
 from fedaf.config.tables import TABLES, Tables
 from fedaf.config.toml import toml_value, validate
+from fedaf.data.spec import PATHS
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS
 
@@ -116,7 +117,7 @@ def _explained(field: FieldInfo) -> str:
 def custom_names(given: Settings) -> Iterator[tuple[str, str]]:
     """Yield the path and the name of every setting that names code outside fedaf: a plugin or ``module:Name``.
 
-    ``npz:FILE`` and ``folder:DIR`` are data, not code. Nothing is loaded or validated.
+    ``npz:FILE``, ``folder:DIR`` and ``parquet:DIR`` are data, not code. Nothing is loaded or validated.
     """
     fields = [(table, key, one_of(f)) for table, model in TABLES.items() for key, f in model.model_fields.items()]
     for table, key, known in fields:
@@ -125,16 +126,21 @@ def custom_names(given: Settings) -> Iterator[tuple[str, str]]:
         for name in value if isinstance(value, list) else [value]:
             if known is None or not isinstance(name, str) or not known.is_custom(name):
                 continue
-            if table != "data" or not name.startswith(("npz:", "folder:")):
+            if table != "data" or not name.startswith(PATHS):
                 yield f"{table}.{key}", name
 
 
-def split_kind(config: Config, *, has_domains: bool) -> str:
-    """Return the kind of partition; ``auto`` means one client per domain, unless alpha or clients is set."""
+def split_kind(config: Config, *, has_domains: bool, has_clients: bool = False) -> str:
+    """Return the kind of partition.
+
+    ``auto`` means the natural clients, else one client per domain, unless alpha or clients is set.
+    """
     table = config.partition
     if table.kind != "auto":
         return table.kind
-    return "domain" if has_domains and not table.model_fields_set & {"alpha", "clients"} else "dirichlet"
+    if table.model_fields_set & {"alpha", "clients"}:
+        return "dirichlet"
+    return "natural" if has_clients else "domain" if has_domains else "dirichlet"
 
 
 def _check_toml(config: Config) -> None:

@@ -47,6 +47,18 @@ class DataTable(Options):
     image_size: int | None = Field(
         None, ge=1, le=4096, description="resize image files to this side length; unset: 64, or their size if smaller"
     )
+    image_column: str | None = Field(
+        None, description="column of the images or file names (parquet, labels.csv); unset: one with a usual name"
+    )
+    label_column: str | None = Field(
+        None, description="column of the labels (parquet, labels.csv); unset: one with a usual name"
+    )
+    client_column: str | None = Field(
+        None, description="column of the natural client (parquet, labels.csv); unset: client or client_id, if there"
+    )
+    domain_column: str | None = Field(
+        None, description="column of the domain (parquet, labels.csv); unset: domain, if there"
+    )
     max_unreadable: float = Field(0.01, ge=0, le=1, description="fraction of image files that may be unreadable")
     validation: int | None = Field(
         None, ge=1, description="hold out N training images and test on them, for tuning; unset: use the test set"
@@ -69,15 +81,21 @@ class PartitionTable(Options):
 
     kind: Annotated[str, OneOf(PARTITIONS, ("auto",))] = Field(
         "auto",
-        description="data split; auto is domain if there are domains and alpha and clients are unset, else dirichlet",
+        description="data split; auto is natural or domain if the data have clients or domains and alpha and clients "
+        "are unset, else dirichlet",
     )
     clients: Annotated[int, Flag("Data")] = Field(10, ge=1, description="number of clients")
     alpha: Annotated[float, Flag("Data")] = Field(
         0.1, gt=0, le=1e6, description="Dirichlet concentration; smaller is more skewed"
     )
-    min_size: int = Field(10, ge=1, description="minimum number of samples per client (dirichlet)")
+    min_size: int = Field(10, ge=1, description="minimum number of samples per client (dirichlet, sizes)")
     max_redraws: int = Field(1000, ge=0, description="maximum number of redraws to reach min_size (dirichlet)")
     shards_per_client: int = Field(2, ge=1, description="label-sorted shards per client (shards)")
+    classes_per_client: int = Field(2, ge=1, description="number of classes per client (classes)")
+    size_sigma: float = Field(1.0, ge=0, le=10, description="spread of the clients' sizes: sigma of log-normal (sizes)")
+    noise_level: float = Field(
+        0.1, ge=0, le=10, description="noise of the last client, as standard deviation for pixels in [0, 1] (noise)"
+    )
     path: str | None = Field(None, description="partition.json of an earlier run, to use again (file)")
 
 

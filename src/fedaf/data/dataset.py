@@ -10,26 +10,29 @@ from fedaf.protocol import Key, UserError
 
 @dataclass(frozen=True)
 class Split:
-    """Images uint8 [N, C, H, W], labels int64 [N] and, if the data set has domains, domains int64 [N].
+    """Images uint8 [N, C, H, W], labels int64 [N] and, if the data set has them, domains and clients int64 [N].
 
-    The images may be a view of a file: only rows that are taken are read.
+    The images may be a view of a file: only rows that are taken are read. ``clients`` says which client each training
+    image comes from; a test split has none.
     """
 
     images: Tensor
     labels: Tensor
     domains: Tensor | None = None
+    clients: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> "Split":
         """Return some rows."""
-        return Split(self.images[rows], self.labels[rows], None if self.domains is None else self.domains[rows])
+        domains, clients = (None if numbers is None else numbers[rows] for numbers in (self.domains, self.clients))
+        return Split(self.images[rows], self.labels[rows], domains, clients)
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Training and test split, class and domain names, and normalisation constants.
+    """Training and test split, names of classes, domains and natural clients, and normalisation constants.
 
     ``unreadable`` names the image files that were left out because they could not be decoded.
     """
@@ -43,6 +46,7 @@ class DataSet:
     classes: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
 
 
 def with_validation(data: DataSet, count: int) -> DataSet:

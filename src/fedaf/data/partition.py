@@ -18,25 +18,49 @@ from fedaf.data.statistics import fingerprint
 from fedaf.protocol import Key, Shard, UserError
 
 _invalid = partial(UserError, code="FEDAF-PARTITION-FILE")
+_CHUNK = 1024  # images that noise is added to at a time
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise on the training images of clients, for pixels in [0, 1]; test images have none.
+
+    Args:
+        levels: The standard deviation by client id.
+        seed: The value of the key that the noise of all clients is drawn from.
+    """
+
+    levels: Mapping[str, float]
+    seed: int
+
+    def added(self, client: str, images: Tensor) -> Tensor:
+        """Return a client's images uint8 [N, C, H, W] with noise, rounded and clamped. They are the same each time."""
+        level, generator = self.levels[client], Key(self.seed).derive("noise", client).torch()
+        if level == 0:
+            return images
+        noisy = torch.empty_like(images)
+        for first in range(0, len(images), _CHUNK):
+            some = images[first : first + _CHUNK].float()
+            some += torch.randn(some.shape, generator=generator) * (255 * level)
+            noisy[first : first + _CHUNK] = some.round_().clamp_(0, 255).to(torch.uint8)
+        return noisy
 
 
 @dataclass(frozen=True)
 class Partition:
     """Row numbers of the training split by client id; every sample belongs to exactly one client.
 
-    ``redraws`` counts the draws that were rejected because a client had too few samples.
+    ``redraws`` counts the draws that were rejected because a client had too few samples. ``noise`` is what each
+    client's images are changed by.
     """
 
     rows: dict[str, np.ndarray]
     redraws: int = 0
+    noise: Noise | None = None
 
     def shards(self, data: DataSet) -> "Shards":
         """Return each client's data."""
         return Shards(self, data)
-
-    def pooled(self) -> "Partition":
-        """Return the partition that gives all samples to one client."""
-        return numbered([np.concatenate(list(self.rows.values()))])
 
     def counts(self, labels: np.ndarray, num_classes: int) -> dict[str, list[int]]:
         """Return the samples of each class by client."""
@@ -46,7 +70,8 @@ class Partition:
         """Return the partition as JSON, with class counts for people to read and a digest of the data."""
         rows = {name: r.tolist() for name, r in self.rows.items()}
         counts = self.counts(data.train.labels.numpy(), data.num_classes)
-        facts = {"redraws": self.redraws, "data": fingerprint(data), "counts": counts, "rows": rows}
+        noise = {} if self.noise is None else {"noise": {"levels": self.noise.levels, "seed": self.noise.seed}}
+        facts = {"redraws": self.redraws, **noise, "data": fingerprint(data), "counts": counts, "rows": rows}
         return json.dumps(facts, ensure_ascii=False)
 
     @classmethod
@@ -76,6 +101,7 @@ class Partition:
             raw = json.loads(path.read_text())
             rows = {name: np.array(list(map(index, given)), np.int64) for name, given in raw["rows"].items()}
             redraws = int(raw["redraws"])
+            noise = _read_noise(raw["noise"], rows) if "noise" in raw else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise _invalid(f"{path} is not a partition.json of fedaf ({type(error).__name__}: {error}).") from error
         for name in rows:
@@ -85,7 +111,7 @@ class Partition:
         if not np.array_equal(everyone, np.arange(samples)):
             what = f"{path} does not assign each of the {samples} training samples to exactly one client"
             raise UserError(f"{what}; use one of the same data set.", code="FEDAF-PARTITION-MISMATCH")
-        return cls(rows, redraws)
+        return cls(rows, redraws, noise)
 
 
 @dataclass(frozen=True)
@@ -105,11 +131,14 @@ class Shards(Mapping[str, Shard]):
     """Each client's data, read from the data set on access and not kept: all of it may be larger than memory."""
 
     def __init__(self, partition: Partition, data: DataSet) -> None:
-        self._rows, self._data = partition.rows, data
+        self._rows, self._noise, self._data = partition.rows, partition.noise, data
 
     def __getitem__(self, client: str) -> Shard:
         rows, train, classes = torch.from_numpy(self._rows[client]), self._data.train, self._data.num_classes
-        return Shard(train.images[rows].contiguous(), train.labels[rows], classes, self._test(train, rows))
+        images = train.images[rows].contiguous()
+        if self._noise is not None:
+            images = self._noise.added(client, images)
+        return Shard(images, train.labels[rows], classes, self._test(train, rows))
 
     def _test(self, train: Split, rows: Tensor) -> Shard:
         """Return the test data of the client's domains, or all test data if there are no domains."""
@@ -126,6 +155,13 @@ class Shards(Mapping[str, Shard]):
         return len(self._rows)
 
 
+def _read_noise(raw: Any, clients: Mapping[str, Any]) -> Noise:
+    levels = {client: float(raw["levels"][client]) for client in clients}
+    if not all(0 <= level <= 1e6 for level in levels.values()):
+        raise ValueError("the noise levels must be at least 0")
+    return Noise(levels, Key(index(raw["seed"])).value)
+
+
 def client_ids(clients: int) -> list[str]:
     """Return ids that sort in numerical order."""
     width = len(str(clients - 1))
@@ -136,6 +172,33 @@ def numbered(rows_by_client: Sequence[np.ndarray], redraws: int = 0) -> Partitio
     """Return the partition with clients named ``client-0``, ``client-1`` and so on."""
     ids = client_ids(len(rows_by_client))
     return Partition({name: np.sort(rows) for name, rows in zip(ids, rows_by_client, strict=True)}, redraws)
+
+
+def by_name(numbers: np.ndarray, names: Sequence[str], what: str, code: str) -> Partition:
+    """Return one client for each name that has samples, with that name as far as a client id allows.
+
+    Args:
+        numbers: The number of each sample's name.
+        names: The names of domains or natural clients.
+        what: What they name, for messages: ``"domains"``.
+        code: The code of the error.
+
+    Raises:
+        UserError: If two names become the same client id.
+    """
+    ids = [client_id(name) for name in names]
+    if len(set(ids)) < len(ids):
+        twice = next(name for number, name in enumerate(names) if ids[number] in ids[:number])
+        same = ", ".join(name for name in names if client_id(name) == client_id(twice))
+        raise UserError(f"the {what} {same} do not differ in 64 letters and digits; rename them.", code=code)
+    order = np.argsort(numbers, kind="stable")
+    rows = np.split(order, np.cumsum(np.bincount(numbers, minlength=len(ids)))[:-1])
+    return Partition({name: found for name, found in zip(ids, rows, strict=True) if len(found)})
+
+
+def client_id(name: str) -> str:
+    """Return the id of the client of a domain, or of a natural client."""
+    return re.sub(r"[^\w.-]", "-", name)[:64] or "-"
 
 
 def check_enough_samples(labels: np.ndarray, clients: int, each: int = 1, option: str = "") -> None:

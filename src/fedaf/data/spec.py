@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from fedaf.data.storage.cache import Source
 
 NO_DATA = "none"  # data.name of a server that has no data: only its clients have data
+NPZ, FOLDER, PARQUET = "npz:", "folder:", "parquet:"
+PATHS = (NPZ, FOLDER, PARQUET)  # prefixes of data.name before a path
+PYTHON = "python:"  # prefix of data.name of data that were given from Python
 
 #: The augmentations for photographs, chosen on held-out training images of CIFAR-10; docs/RESULTS.md has the table.
 AUGMENT = ["flip", "shift", "scale", "rotate", "brightness", "contrast", "saturation"]
@@ -25,6 +28,16 @@ _CUSTOM_MEAN, _CUSTOM_STD = 0.5, 0.25  # constants, because no site of a federat
 
 #: Called with the number of decoded image files and the number of all files.
 Progress = Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table of images (parquet, or labels.csv) by name; ``None``: a column with a usual name."""
+
+    image: str | None = None
+    label: str | None = None
+    client: str | None = None
+    domain: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,5 +125,5 @@ class DatasetSpec:
 
 
 def custom_spec(shape: tuple[int, int, int], classes: tuple[str, ...]) -> DatasetSpec:
-    """Return the specification of data that have no name: ``npz:`` and ``folder:``."""
+    """Return the specification of data that have no name: ``npz:``, ``folder:``, ``parquet:`` and from Python."""
     return DatasetSpec(shape, len(classes), (_CUSTOM_MEAN,) * shape[0], (_CUSTOM_STD,) * shape[0], classes)

@@ -44,7 +44,7 @@ def spread(length: int, most: int) -> torch.Tensor:
 
 
 def fingerprint(data: DataSet) -> str:
-    """Return a digest of the training split: labels, domains, images and the names of classes and domains.
+    """Return a digest of the training split: labels, domains, clients, images, and the names of all of them.
 
     Of a very large split, only evenly spaced images are used.
     """
@@ -52,7 +52,9 @@ def fingerprint(data: DataSet) -> str:
     digest = hashlib.blake2b(
         json.dumps([data.classes, data.domains, list(split.images.shape)]).encode(), digest_size=16
     )
-    for numbers in (split.labels, split.domains):
+    if data.clients:
+        digest.update(json.dumps(data.clients).encode())
+    for numbers in (split.labels, split.domains, split.clients):
         if numbers is not None:
             digest.update(numbers.numpy().tobytes())
     image_bytes = max(1, split.images[0].numel())

@@ -155,7 +155,7 @@ class Site:
             if isinstance(path := table.get(name), str) and not (name == "policy" and path == "default"):
                 table[name] = str(self.folder / path)
         kind, _, path = str(table.get("data", "")).partition(":")
-        if kind in ("folder", "npz") and path:
+        if kind in ("folder", "npz", "parquet") and path:
             table["data"] = f"{kind}:{self.folder / path}"
             if not (self.folder / path).exists():
                 what = f"data in {self.folder / NODE_FILE} is {kind}:{path}, which does not exist"

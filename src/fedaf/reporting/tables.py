@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from fedaf.data.partitions.domain import client_of_domain
+from fedaf.data.partition import client_id
 from fedaf.data.spec import NO_DATA
 from fedaf.reporting.statistics import mean_and_deviation, mean_curve
 from fedaf.reporting.targets import Target
@@ -216,7 +216,7 @@ def domains_table(results: Sequence[Result]) -> Table | None:
         else:  # without a global model
             with_personal = bool(runs[0].get("personal"))
         if with_personal and runs[0]["partition"] == "domain":  # then clients are domains
-            cells = [_of_client(runs, client_of_domain(domain)) for domain in domains]
+            cells = [_of_client(runs, client_id(domain)) for domain in domains]
             table.add_row(f"{name} (personal)", *cells, _accuracy(run["personal"]["best_accuracy"] for run in runs))
     return table
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedaf.data.registry import DATASETS
+from fedaf.data.registry import DATASETS, spec_of
 from fedaf.methods.registry import METHODS
 
 _NAMES = {
@@ -23,7 +23,7 @@ _NAMES = {
 def shown(name: str) -> str:
     """Return the display name of a data set, method, model or variant."""
     if name in DATASETS.names:
-        return DATASETS.find(name).title
+        return spec_of(name).title
     return METHODS.find(name).title if name in METHODS.names else _NAMES.get(name, name)
 
 

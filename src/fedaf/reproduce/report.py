@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedaf.common.files import write_atomically
 from fedaf.data import catalog
-from fedaf.data.registry import DATASETS
+from fedaf.data.registry import spec_of
 from fedaf.reporting import comparison, figures
 from fedaf.reporting.comparison import Row
 from fedaf.reproduce.archive import Archive, Conditions, Run
@@ -83,7 +83,7 @@ class Report:
             match table.measure:
                 case "domains":
                     dataset = section.lines[0].cells[0].dataset
-                    yield comparison.domains_table(rows, DATASETS.find(dataset).domains)
+                    yield comparison.domains_table(rows, spec_of(dataset).domains)
                 case "upload":
                     yield comparison.upload_table(rows)
                 case "rounds":

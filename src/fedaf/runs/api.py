@@ -16,11 +16,13 @@ from fedaf.common.naming import nearest
 from fedaf.config import FLAGS
 from fedaf.config.synonyms import meant
 from fedaf.config.tables import MethodTable
+from fedaf.data import in_memory
 from fedaf.errors import UserError
 from fedaf.federation.observer import Observer, Observers
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
+from fedaf.runs.assembly import SharedData
 from fedaf.runs.composition import Play
 from fedaf.runs.experiment import Experiment, playing, prepare, reopen
 from fedaf.runs.result import RunResult
@@ -87,6 +89,7 @@ class StartedRun(Iterator[Mapping[str, Any]]):
 def run(
     *,
     preset: str = "paper",
+    dataset: Any = None,
     model: str | nn.Module | Factory | None = None,
     out: str | Path | None = None,
     on_round: OnRound | None = None,
@@ -101,6 +104,9 @@ def run(
 
     Args:
         preset: Named values for the data set and the method: ``paper`` or ``quick``.
+        dataset: Name of a data set (default: digits), or the data: arrays or tensors
+            ``(x_train, y_train, x_test, y_test)``, torch data sets ``(train, test)``, or
+            ``{"clients": {...}, "test": ...}``; docs/data.md lists all forms.
         model: Name of a model, a network (a copy is trained), or a function of ``(in_channels, image_size,
             num_classes)`` that returns one.
         out: New directory to keep the run in, from which it can be resumed. Unset: nothing stays on disk.
@@ -123,7 +129,14 @@ def run(
         >>> fedaf.run(rounds=50, on_round=lambda metrics: metrics["accuracy"] > 90)  # stops early
     """
     started = start(
-        preset=preset, model=model, out=out, observer=observer, progress=progress, settings=settings, **options
+        preset=preset,
+        dataset=dataset,
+        model=model,
+        out=out,
+        observer=observer,
+        progress=progress,
+        settings=settings,
+        **options,
     )
     return _play_all(started, on_round)
 
@@ -132,6 +145,7 @@ def run(
 def start(
     *,
     preset: str = "paper",
+    dataset: Any = None,
     model: str | nn.Module | Factory | None = None,
     out: str | Path | None = None,
     observer: Observer | None = None,
@@ -155,7 +169,9 @@ def start(
         >>> result = active.result()
     """
     network = None if model is None or isinstance(model, str) else model
+    given_data = None if dataset is None or isinstance(dataset, str | Path) else dataset
     flags = {name: options.pop(name) for name in FLAGS if name in options}
+    flags["dataset"] = dataset if given_data is None else in_memory.name_of(given_data)
     flags["model"] = model if network is None else custom.name_of(network)
     layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
     named = configuration.from_flags(**flags)
@@ -163,7 +179,7 @@ def start(
     _refuse_unknown(options, given["method"].get("name"))
     config = configuration.build(given, preset=preset)
     configuration.refuse_unused(flags, config)
-    experiment = prepare(config, model=network)
+    experiment = prepare(config, model=network, shared=SharedData(given_data))
     return StartedRun(experiment, None if out is None else Path(out), _observing(observer, progress), new=True)
 
 
@@ -171,6 +187,7 @@ def resume(
     out: str | Path,
     *,
     rounds: int | None = None,
+    dataset: Any = None,
     model: nn.Module | Factory | None = None,
     on_round: OnRound | None = None,
     observer: Observer | None = None,
@@ -181,6 +198,7 @@ def resume(
     Args:
         out: The run directory.
         rounds: A new number of rounds in total, to extend a run that may be finished.
+        dataset: The data that were passed to ``run``, if it was not a name.
         model: The model that was passed to ``run``, if it was not a name.
         on_round: Called with the metrics of each round. If it returns ``True``, the run stops and keeps its result.
         observer: Receives the events of the run.
@@ -197,7 +215,7 @@ def resume(
     Example:
         >>> result = fedaf.resume("runs/digits-fedaf-seed0")
     """
-    experiment = reopen(Path(out), model=model, rounds=rounds)
+    experiment = reopen(Path(out), model=model, shared=SharedData(dataset), rounds=rounds)
     return _play_all(StartedRun(experiment, Path(out), _observing(observer, progress), new=False), on_round)
 
 

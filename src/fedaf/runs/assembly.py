@@ -10,7 +10,7 @@ from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, with_validation
 from fedaf.data.partition import Partition
 from fedaf.data.registry import PARTITIONS
-from fedaf.data.spec import NO_DATA, DatasetSpec, custom_spec
+from fedaf.data.spec import NO_DATA, Columns, DatasetSpec, custom_spec
 from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.models import builtin, custom, starting_weights
 from fedaf.models.custom import Factory
@@ -39,27 +39,47 @@ def engine_for(config: Config, *, device: str | None = None, short_lived: bool =
 
 
 def data_for(
-    config: Config, folder: Path, *, watch: Callable[[int, int], None] | None = None, entry: DatasetSpec | None = None
+    config: Config,
+    folder: Path,
+    *,
+    watch: Callable[[int, int], None] | None = None,
+    entry: DatasetSpec | None = None,
+    given: object = None,
 ) -> DataSet:
-    """Load the data of a configuration from ``folder``, with the hold-out set of ``data.validation`` applied."""
+    """Load the data of a configuration from ``folder``, with the hold-out set of ``data.validation`` applied.
+
+    ``given`` are the data that were given from Python, if ``data.name`` says so.
+    """
     table = config.data
     data = catalog.load(
-        table.name, folder, image_size=table.image_size, max_unreadable=table.max_unreadable, progress=watch, spec=entry
+        table.name,
+        folder,
+        image_size=table.image_size,
+        max_unreadable=table.max_unreadable,
+        progress=watch,
+        spec=entry,
+        columns=Columns(table.image_column, table.label_column, table.client_column, table.domain_column),
+        given=given,
     )
     return data if table.validation is None else with_validation(data, table.validation)
 
 
 class SharedData:
-    """Loads data as ``data_for`` does, but only once for runs with the same ``[data]`` table."""
+    """Loads data as ``data_for`` does, but only once for runs with the same ``[data]`` table.
 
-    def __init__(self) -> None:
+    Args:
+        given: The data that were passed from Python, if ``data.name`` says so.
+    """
+
+    def __init__(self, given: object = None) -> None:
+        self.given = given
         self._loaded: dict[str, DataSet] = {}
 
     def load(self, config: Config, *, watch: Callable[[int, int], None] | None = None) -> DataSet:
         """Return the data of a configuration."""
         table = config.data.model_dump_json()
         if table not in self._loaded:
-            self._loaded[table] = data_for(config, Path(config.data.dir), watch=watch)
+            self._loaded[table] = data_for(config, Path(config.data.dir), watch=watch, given=self.given)
         return self._loaded[table]
 
 
@@ -148,7 +168,7 @@ def with_starting_weights(config: Config, task: Task, architecture: Architecture
 
 def resolve_auto(config: Config, data: DataSet) -> Config:
     """Return the configuration with ``auto`` replaced by the kind of split that fits the data."""
-    kind = configuration.split_kind(config, has_domains=len(data.domains) > 1)
+    kind = configuration.split_kind(config, has_clients=len(data.clients) > 1, has_domains=len(data.domains) > 1)
     return replace(config, partition=config.partition.model_copy(update={"kind": kind}))
 
 

@@ -19,8 +19,7 @@ from fedaf.config import Config
 from fedaf.config.policies import read_policy
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet
-from fedaf.data.partition import Partition
-from fedaf.data.partitions.domain import client_of_domain
+from fedaf.data.partition import Partition, client_id
 from fedaf.data.spec import NO_DATA
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
@@ -40,6 +39,8 @@ from fedaf.training.scores import Holding
 from fedaf.transports.local import LocalTransport
 
 log = logging.getLogger(__name__)
+
+_POOLED = "all"  # the one client of a method that pools
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Experiment:
     def holdings(self) -> dict[str, Holding]:
         """What each client holds: samples per class and, if every domain is one client, its domain."""
         by_domain = self.config.partition.kind == "domain"
-        domains = {client_of_domain(name): name for name in self.dataset.domains} if by_domain else {}
+        domains = {client_id(name): name for name in self.dataset.domains} if by_domain else {}
         return {client: Holding(counts, domains.get(client)) for client, counts in self.counts.items()}
 
     @property
@@ -89,8 +90,12 @@ class Experiment:
     @property
     def shards(self) -> Mapping[str, Shard]:
         """The data of each client; a method that pools has one client with all of them."""
-        partition = self.partition.pooled() if self.method.pools else self.partition
-        return partition.shards(self.dataset)
+        shards = self.partition.shards(self.dataset)
+        if not self.method.pools:
+            return shards
+        parts = list(shards.values())
+        images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("images", "labels"))
+        return {_POOLED: Shard(images, labels, self.dataset.num_classes)}
 
 
 def prepare(
@@ -108,7 +113,7 @@ def prepare(
         saved_partition: The ``partition.json`` of an earlier run, instead of a new split.
         model: The model that was passed from Python, if it was not a name.
         watch: Called with the number of decoded image files and their total.
-        shared: Loads the data, for several runs on the same ones.
+        shared: Loads the data for several runs, or has those that were passed from Python.
 
     Raises:
         UserError: The configuration cannot be run.
@@ -116,7 +121,8 @@ def prepare(
     if config.data.name == NO_DATA:
         what = f"data.name is {NO_DATA!r}, which only a server with clients on a network can use"
         raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
-    catalog.check_name(config.data.name)
+    shared = shared or SharedData()
+    catalog.check_name(config.data.name, shared.given)
     factory = custom.find(config.model, model)
     reached("PyTorch is imported")
     engine = assembly.engine_for(config)
@@ -125,7 +131,7 @@ def prepare(
     policy = read_policy(config.federation.policy) if config.federation.policy else None
     if policy is not None and method_class.reference and config.method_name not in policy.methods:
         raise policy.refused_method(config.method_name)
-    data = (shared or SharedData()).load(config, watch=watch)
+    data = shared.load(config, watch=watch)
     reached(f"the data are read ({len(data.train)} training images)")
     config = assembly.resolve_auto(config, data)
     task = assembly.task_for(config, data.train.images.shape[1:], data)
@@ -191,7 +197,7 @@ def reopen(
         out: The run directory.
         model: The model that was passed from Python, if it was not a name.
         moved: Settings that replace saved ones: where the data are now, and what computes.
-        shared: Loads the data, for several runs on the same ones.
+        shared: Loads the data for several runs, or has those that were passed from Python.
         rounds: A new number of rounds in total.
 
     Raises:

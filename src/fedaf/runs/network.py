@@ -200,7 +200,7 @@ def _shard_of_split(node: Node, config: Config) -> Shard:
     """Return the data of one client of the run's own split, as in an experiment in one process."""
     if config.data.name == NO_DATA:
         what = f"data is {node.data} in the node config, but the run has no data to split"
-        raise UserError(f"{what}; use npz:FILE or folder:DIR.", code="FEDAF-NODE-DATA")
+        raise UserError(f"{what}; use npz:FILE, folder:DIR or parquet:DIR.", code="FEDAF-NODE-DATA")
     data = assembly.data_for(config, node.data_dir)
     shards = assembly.split(assembly.resolve_auto(config, data), data).shards(data)
     number = int(node.data.partition(":")[2])

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from fedaf.common.naming import nearest
 from fedaf.data.fetch.download import DownloadObserver, download
 from fedaf.data.fetch.unpack import is_unpacked, unpack
-from fedaf.data.registry import DATASETS
-from fedaf.data.spec import OfficialFile
+from fedaf.data.registry import DATASETS, spec_of
+from fedaf.data.spec import PATHS, OfficialFile
 from fedaf.errors import DownloadFailed, UserError
 
 _unknown = partial(UserError, code="FEDAF-FETCH-UNKNOWN")
@@ -33,9 +33,9 @@ def fetch(name: str, data_dir: Path, *, mirror: str | None = None, observer: Dow
         DownloadFailed: If a file cannot be downloaded, or its checksum is wrong.
     """
     observer = observer or DownloadObserver()
-    if not DATASETS.knows(name) or name.startswith(("npz:", "folder:")):
+    if not DATASETS.knows(name) or name.startswith(PATHS):
         raise _unknown(f"{name!r} cannot be fetched{nearest(name, DATASETS)}; expected one of {', '.join(DATASETS)}.")
-    spec = DATASETS.find(name)
+    spec = spec_of(name)
     folder = data_dir / spec.name
     if spec.origin:
         observer.said(f"{name} is {spec.origin}; there is nothing to fetch.")

@@ -41,20 +41,24 @@ class CifarReader:
     label_bytes: int
 
     def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
-        folders = (self.python[0], self.binary[0])
-        return [parent / folder for folder in folders for parent in (data_dir / spec.name, data_dir)]
+        parents = (data_dir / spec.name, data_dir)
+        return [*(parent / folder for folder in (self.python[0], self.binary[0]) for parent in parents), *parents]
 
     def find(self, spec: DatasetSpec, data_dir: Path, image_size: int | None, progress: Progress) -> Source | None:
-        folder = next(filter(Path.is_dir, self.places(spec, data_dir)), None)
-        if folder is None:
-            return None
-        ending, version = (".bin", self.binary) if folder.name == self.binary[0] else ("", self.python)
+        for folder in self.places(spec, data_dir):
+            for ending, (published, names) in (("", self.python), (".bin", self.binary)):
+                # A folder with the published name holds the data set; another one does if it has the first file.
+                is_published = folder.name == published and folder.is_dir()
+                if is_published or (folder / f"{self.train[0]}{ending}").is_file():
+                    return self._source(spec, folder, ending, folder / names)
+        return None
+
+    def _source(self, spec: DatasetSpec, folder: Path, ending: str, names: Path) -> Source:
         parts = {"train": self.train, "test": self.test}
         files = {part: [folder / f"{name}{ending}" for name in names] for part, names in parts.items()}
         everything = [*files["train"], *files["test"]]
         if missing := ", ".join(path.name for path in everything if not path.is_file()):
             raise incomplete(f"{folder} holds {spec.name} without {missing}")
-        names = folder / version[1]
         return Source("cifar 1", folder, [*everything, names], partial(self._write, files, names, spec.num_classes))
 
     def _write(self, files: Mapping[str, Sequence[Path]], names: Path, num_classes: int, writer: Writer) -> None:

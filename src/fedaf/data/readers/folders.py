@@ -1,44 +1,63 @@
-"""Custom image folders: CLASS/IMAGE or DOMAIN/CLASS/IMAGE, with or without train/ and test/ above them."""
+"""Custom image folders: CLASS/IMAGE or DOMAIN/CLASS/IMAGE, with or without train/ and test/ above them; or any files
+with their labels in a CSV file."""
 
 import logging
 from collections.abc import Sequence
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
 from fedaf.common.naming import printable
-from fedaf.data.problems import not_found, wrong_classes, wrong_shape
+from fedaf.data.problems import not_found, wrong_classes, wrong_column, wrong_layout, wrong_shape
+from fedaf.data.readers import csv_labels
+from fedaf.data.readers.columns import in_order
 from fedaf.data.readers.images import ENDINGS
 from fedaf.data.readers.trees import Sample, Tree, hold_out, image_files
-from fedaf.data.spec import DatasetSpec, Progress
+from fedaf.data.spec import Columns, DatasetSpec, Progress
 from fedaf.data.storage.cache import Source
-from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "eval"}  # in lower case
-_wrong_layout = partial(UserError, code="FEDAF-DATA-LAYOUT")
 
 
-def source(folder: Path, image_size: int | None, progress: Progress, spec: DatasetSpec | None) -> Source:
+def source(
+    folder: Path, image_size: int | None, progress: Progress, spec: DatasetSpec | None, columns: Columns
+) -> Source:
     """Return how to convert the images in a folder; with ``spec``, to its shape and its class numbers."""
-    if spec is None:
-        return _tree(folder, ()).source("folder", side=image_size, progress=progress)
-    if not spec.classes:
-        raise wrong_classes(f"the federation does not name its classes, so {folder} cannot be used; use an .npz.")
-    if spec.shape[0] not in (1, 3):
-        raise wrong_shape(f"image files have 1 or 3 channels, but the federation has {spec.shape[0]}; use an .npz.")
-    return _tree(folder, spec.classes).source("folder", shape=spec.shape, progress=progress)
-
-
-def _tree(folder: Path, names: Sequence[str]) -> Tree:
     if not folder.is_dir():
         raise not_found(f"there is no folder {folder}; expected one that holds a folder of images for each class.")
-    if _is_split(folder):
+    table = csv_labels.labels_file(folder)
+    if table is None and columns != Columns():
+        what = f"{folder} has no labels.csv, so that data.*_column have no effect"
+        raise wrong_column(f"{what}; leave them out, or add the file.")
+    lists, settings = ([table], ("csv", *astuple(columns))) if table else ([], ())
+    tree = partial(_tree, folder, table, columns)
+    if spec is None:
+        return tree(()).source("folder", side=image_size, progress=progress, lists=lists, settings=settings)
+    check_convertible(folder, spec)
+    return tree(spec.classes).source("folder", shape=spec.shape, progress=progress, lists=lists, settings=settings)
+
+
+def check_convertible(shown: Path, spec: DatasetSpec) -> None:
+    """Raise ``UserError`` if image files cannot be converted to the data of a federation."""
+    if not spec.classes:
+        raise wrong_classes(f"the federation does not name its classes, so {shown} cannot be used; use an .npz.")
+    if spec.shape[0] not in (1, 3):
+        raise wrong_shape(f"image files have 1 or 3 channels, but the federation has {spec.shape[0]}; use an .npz.")
+
+
+def _tree(folder: Path, table: Path | None, columns: Columns, names: Sequence[str]) -> Tree:
+    if table:
+        train, test = csv_labels.read(folder, table, columns)
+    elif _is_split(folder):
         train, test = (_samples(folder, part) for part in ("train/", "test/"))
     else:
-        train, test = hold_out(_samples(folder, ""))
+        train, test = _samples(folder, ""), []
+    if not test:
+        train, test = hold_out(train)
         if not test:
             remedy = "add images, or sort them into train/ and test/"
-            raise _wrong_layout(f"{folder} has too few images to hold out a fifth of each class for testing; {remedy}.")
+            raise wrong_layout(f"{folder} has too few images to hold out a fifth of each class for testing; {remedy}.")
     labels, test_labels = ({sample.label for sample in samples} for samples in (train, test))
     domains, test_domains = ({sample.domain for sample in samples} - {""} for samples in (train, test))
     if not names and len(labels) < 2:
@@ -51,8 +70,10 @@ def _tree(folder: Path, names: Sequence[str]) -> Tree:
             which = f"{what} {printable(min(untrained))!r}"
             raise wrong_classes(f"{folder} has test images of {which}, but no training images; add some.")
     if bool(domains) != bool(test_domains):
-        raise _wrong_layout(f"{folder} has domain folders in only one of train/ and test/; use one layout for both.")
-    return Tree(folder, train, test, names or sorted(labels), sorted(domains))
+        raise wrong_layout(f"{folder} has domain folders in only one of train/ and test/; use one layout for both.")
+    clients = {sample.client for sample in train} - {""}
+    order = in_order if table else sorted
+    return Tree(folder, train, test, names or order(labels), order(domains), order(clients))
 
 
 def _is_split(folder: Path) -> bool:
@@ -63,7 +84,7 @@ def _is_split(folder: Path) -> bool:
         return False
     if not {"train", "test"} <= splits:
         what = f"{folder} has the split {min(splits)}/, but not both train/ and test/"
-        raise _wrong_layout(f"{what}; rename or add one, or move the class folders directly into {folder}.")
+        raise wrong_layout(f"{what}; rename or add one, or move the class folders directly into {folder}.")
     if beside := ", ".join(map(printable, sorted(folders - {"train", "test"}))):
         log.warning("ignoring %s in %s, because it is outside of train/ and test/", beside, folder)
     return True
@@ -77,10 +98,10 @@ def _samples(folder: Path, part: str) -> list[Sample]:
     files = image_files(folder / part)
     if not files:
         endings = " ".join(sorted(ending[1:] for ending in ENDINGS))
-        raise _wrong_layout(f"{folder / part} holds no images in class folders; expected files that end in {endings}.")
+        raise wrong_layout(f"{folder / part} holds no images in class folders; expected files that end in {endings}.")
     by_depth = {len(file.split("/")): file for file in reversed(files)}
     if len(by_depth) > 1 or not {2, 3} & by_depth.keys():
         shallow, deep = printable(by_depth[min(by_depth)]), printable(by_depth[max(by_depth)])
         example = f"{shallow} and {deep}" if len(by_depth) > 1 else shallow
-        raise _wrong_layout(f"{folder / part} has {example}; expected only CLASS/IMAGE or only DOMAIN/CLASS/IMAGE.")
+        raise wrong_layout(f"{folder / part} has {example}; expected only CLASS/IMAGE or only DOMAIN/CLASS/IMAGE.")
     return [Sample(part + file, file.split("/")[-2], "/".join(file.split("/")[:-2])) for file in files]

@@ -25,6 +25,8 @@ _FILES = {
     "y_test": "t10k-labels-idx1-ubyte",
 }
 _MAX_EXPANSION = 1040  # gzip cannot compress by a larger factor
+#: How the training labels begin. All such data sets use the same file names, so this tells them apart.
+_FIRST_LABELS = {"mnist": bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]), "fashionmnist": bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5])}
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,12 @@ class IdxReader:
     installed: tuple[Path, ...] = ()
 
     def places(self, spec: DatasetSpec, data_dir: Path) -> list[Path]:
-        # All such data sets use the same file names, so data_dir itself counts only if it is named after this one.
-        is_its_own = data_dir.absolute().name.lower() == spec.name
         return [
             data_dir / spec.name,
             data_dir / spec.name / "raw",
             data_dir / self.torchvision / "raw",
-            *([data_dir, data_dir / "raw"] if is_its_own else []),
+            data_dir,
+            data_dir / "raw",
             *self.installed,
         ]
 
@@ -52,7 +53,7 @@ class IdxReader:
             missing = ", ".join(name for key, name in _FILES.items() if key not in found)
             if found and missing:
                 raise incomplete(f"{folder} holds {spec.name} without {missing} (plain or .gz)")
-            if found:
+            if found and not _is_another(found["y_train"], spec.name):
                 return Source("idx 1", folder, list(found.values()), partial(_write, found, spec.shape[1:]))
         return None
 
@@ -65,6 +66,13 @@ def official_files(address: str, files: Mapping[str, tuple[int, str]]) -> tuple[
 def _file(folder: Path, name: str) -> Path | None:
     paths = (folder / f"{stem}{packed}" for stem in (name, name.replace("-idx", ".idx")) for packed in ("", ".gz"))
     return next(filter(Path.is_file, paths), None)
+
+
+def _is_another(labels: Path, name: str) -> bool:
+    """Return whether the training labels are those of another published data set."""
+    with _open(labels) as file:
+        begin = file.read(8 + 10)[8:]
+    return begin in [first for other, first in _FIRST_LABELS.items() if other != name]
 
 
 def _write(files: dict[str, Path], shape: tuple[int, int], writer: Writer) -> None:

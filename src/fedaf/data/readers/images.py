@@ -1,11 +1,14 @@
-"""Decoding image files of the common formats to uint8 pixels, one by one or many in parallel."""
+"""Decoding images of the common file formats to uint8 pixels, one by one or many in parallel."""
 
+import io
+import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +25,14 @@ _MEMORY = 64 << 20  # bytes
 _SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 _ORIENTATION = 0x0112
 
+_DEFAULT_SIDE = 64
+_MODES: "dict[int, Mode]" = {1: "L", 3: "RGB"}  # by channels
+
 Mode = Literal["L", "RGB"]
+Encoded = Path | bytes  # an image file, or its content
+Shape = tuple[int, int, int]  # channels, height, width
+
+log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
@@ -38,13 +48,13 @@ class Tally:
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
-def decode(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
-    """Decode a file to [height, width] or [height, width, 3].
+def decode(encoded: Encoded, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
+    """Decode an image to [height, width] or [height, width, 3].
 
     The image is rotated by its EXIF orientation, put on white where it is transparent, and resized to ``size`` (width,
     height) with antialiasing.
     """
-    with _opened(path) as image:
+    with _opened(encoded) as image:
         upright = ImageOps.exif_transpose(image)
         plain = _plain(upright).convert(mode)
         if plain.size != size:
@@ -52,16 +62,16 @@ def decode(path: Path, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
         return np.asarray(plain, np.uint8)
 
 
-def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | None, Mode]:
-    """Return the common size (width, height) of all files, if no side is over ``largest``, and the common mode.
+def common(images: Iterable[Encoded], *, largest: int) -> tuple[tuple[int, int] | None, Mode]:
+    """Return the common size (width, height) of all images, if no side is over ``largest``, and the common mode.
 
     Reads only headers, and the whole file where its size or mode is new.
     """
     size: tuple[int, int] | None = None
     differ, grey = False, True
-    for path in paths:
+    for encoded in images:
         try:
-            with _opened(path) as image:
+            with _opened(encoded) as image:
                 image_size, is_grey = _upright_size(image), _is_grey(image)
                 if size is None or image_size != size or is_grey != grey:
                     image.load()  # an unreadable file must not decide for the others
@@ -75,37 +85,64 @@ def common(paths: Sequence[Path], *, largest: int) -> tuple[tuple[int, int] | No
     return (None if differ else size), ("L" if grey else "RGB")
 
 
-def decode_all(
-    root: Path, names: Sequence[str], *, mode: Mode, size: tuple[int, int], tally: Tally, progress: Progress
-) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """Decode files in order and in parallel: yield arrays [n, H, W] or [n, H, W, 3] with the indices of their files.
+def target(
+    root: Path, images: Callable[[], Iterable[Encoded]], side: int | None, colour: bool, shape: Shape | None
+) -> tuple[tuple[int, int], Mode]:
+    """Return the size (width, height) and mode that all images of a data set are converted to.
 
-    Unreadable files are left out and recorded in the tally.
+    Args:
+        root: Where the images are, for messages.
+        images: Iterates over all images.
+        side: Resize to squares of this side; ``None`` keeps the size if all images have the same small size.
+        colour: Convert to RGB even if all images are grey.
+        shape: Convert to this shape, instead of ``side`` and ``colour``.
+    """
+    if shape:
+        return (shape[2], shape[1]), _MODES[shape[0]]
+    if side and colour:
+        return (side, side), "RGB"
+    size, mode = common(images(), largest=_DEFAULT_SIDE)
+    if not (side or size):
+        what = f"the images in {root} have different sizes, or sides of more than {_DEFAULT_SIDE} pixels"
+        resized = f"they are resized to {_DEFAULT_SIDE} x {_DEFAULT_SIDE}"
+        log.warning("%s; %s (data.image_size sets another size: --set data.image_size=128)", what, resized)
+    return ((side, side) if side else size or (_DEFAULT_SIDE, _DEFAULT_SIDE)), ("RGB" if colour else mode)
+
+
+def decode_all(
+    images: Iterable[tuple[str, Encoded]], *, mode: Mode, size: tuple[int, int], tally: Tally, progress: Progress
+) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Decode named images in order and in parallel: yield arrays [n, H, W] or [n, H, W, 3] with their indices.
+
+    Unreadable images are left out and recorded in the tally by their names.
     """
 
-    def try_to_decode(name: str) -> np.ndarray | str:
+    def try_to_decode(image: tuple[str, Encoded]) -> np.ndarray | str:
         try:
-            return decode(root / name, mode=mode, size=size)
+            return decode(image[1], mode=mode, size=size)
         except Unreadable as reason:
             return str(reason)
 
-    step = max(1, min(_BATCH, _MEMORY // (3 * size[0] * size[1])))
+    step, first = max(1, min(_BATCH, _MEMORY // (3 * size[0] * size[1]))), 0
+    pending = iter(images)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for first in range(0, len(names), step):
-            some = dict(enumerate(pool.map(try_to_decode, names[first : first + step]), first))
-            tally.unreadable |= {printable(names[row]): why for row, why in some.items() if isinstance(why, str)}
-            images = {row: image for row, image in some.items() if isinstance(image, np.ndarray)}
+        while batch := list(islice(pending, step)):
+            some = dict(enumerate(pool.map(try_to_decode, batch), first))
+            names = {row: printable(batch[row - first][0]) for row in some}
+            tally.unreadable |= {names[row]: why for row, why in some.items() if isinstance(why, str)}
+            decoded = {row: image for row, image in some.items() if isinstance(image, np.ndarray)}
             tally.done += len(some)
+            first += len(some)
             if progress:
                 progress(tally.done, tally.files)
-            if images:
-                yield np.stack(list(images.values())), list(images)
+            if decoded:
+                yield np.stack(list(decoded.values())), list(decoded)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(encoded: Encoded) -> Iterator[Image.Image]:
     try:
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=_FORMATS) as image:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 1 << 62):
                 raise Image.DecompressionBombError
             yield image

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedaf.common.naming import printable
-from fedaf.data.readers.images import ENDINGS, Mode, Tally, common, decode_all, quietly
+from fedaf.data.readers.images import ENDINGS, Shape, Tally, decode_all, quietly, target
 from fedaf.data.spec import Progress
 from fedaf.data.storage.cache import Source
 from fedaf.data.storage.form import Writer
@@ -23,10 +23,6 @@ from fedaf.protocol import Key, UserError
 log = logging.getLogger(__name__)
 _SPLIT_KEY = Key(20240618)  # the test split is the same in every run, independent of its seed
 _MAX_DEPTH = 3
-DEFAULT_SIDE = 64
-_MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by channels
-
-_Shape = tuple[int, int, int]  # channels, height, width
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class Sample:
     file: str
     label: str
     domain: str = ""
+    client: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,7 @@ class Tree:
     test: Sequence[Sample]
     classes: Sequence[str]
     domains: Sequence[str] = ()
+    clients: Sequence[str] = ()
 
     def source(
         self,
@@ -54,9 +52,10 @@ class Tree:
         *,
         side: int | None = None,
         colour: bool = False,
-        shape: _Shape | None = None,
+        shape: Shape | None = None,
         lists: Iterable[Path] = (),
         progress: Progress = None,
+        settings: tuple[object, ...] = (),
     ) -> Source:
         """Return how to convert the tree.
 
@@ -67,11 +66,12 @@ class Tree:
             shape: Convert to this shape (channels, height, width), instead of ``side`` and ``colour``.
             lists: Further files that decide what the tree holds.
             progress: Called while files are decoded.
+            settings: Further settings that the tree depends on.
         """
         files = [*(self.root / sample.file for sample in (*self.train, *self.test)), *lists]
-        settings: tuple[object, ...] = (side, colour) if shape is None else (*shape, *self.classes)
+        converted: tuple[object, ...] = (side, colour) if shape is None else (*shape, *self.classes)
         write = partial(_write, self, side, colour, shape, progress)
-        return Source(f"{reader} 1", self.root, files, write, settings)
+        return Source(f"{reader} 1", self.root, files, write, (*converted, *settings))
 
 
 def image_files(folder: Path) -> list[str]:
@@ -100,61 +100,69 @@ def image_files(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def hold_out(samples: Iterable[Sample]) -> tuple[list[Sample], list[Sample]]:
+def hold_out(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
     """Split each class of each domain: four fifths for training, one fifth for testing, the same on every machine."""
-    groups: dict[tuple[str, str], list[Sample]] = defaultdict(list)
-    for sample in samples:
-        groups[sample.domain, sample.label].append(sample)
-    train: list[Sample] = []
-    test: list[Sample] = []
-    for group, members in sorted(groups.items()):
-        order = _SPLIT_KEY.derive(*group).numpy().permutation(len(members))
-        for_test = set(order[: round(len(members) / 5)].tolist())
-        for number, sample in enumerate(members):
-            (test if number in for_test else train).append(sample)
-    return train, test
+    for_test = held_out([(sample.domain, sample.label) for sample in samples])
+    train = sorted((sample for row, sample in enumerate(samples) if row not in for_test), key=_group)
+    return train, sorted((sample for row, sample in enumerate(samples) if row in for_test), key=_group)
 
 
-def _write(
-    tree: Tree, side: int | None, colour: bool, given: _Shape | None, progress: Progress, writer: Writer
-) -> None:
+def held_out(groups: Sequence[tuple[str, str]]) -> set[int]:
+    """Return a fixed fifth of the rows of each group, a domain and a class, for testing."""
+    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, group in enumerate(groups):
+        rows[group].append(row)
+    return {
+        members[number]
+        for group, members in rows.items()
+        for number in _SPLIT_KEY.derive(*group).numpy().permutation(len(members))[: round(len(members) / 5)]
+    }
+
+
+def _group(sample: Sample) -> tuple[str, str]:
+    return sample.domain, sample.label
+
+
+def _write(tree: Tree, side: int | None, colour: bool, given: Shape | None, progress: Progress, writer: Writer) -> None:
     classes = {name: number for number, name in enumerate(tree.classes)}
     domains = {name: number for number, name in enumerate(tree.domains)}
+    clients = {name: number for number, name in enumerate(tree.clients)}
     tally = Tally(len(tree.train) + len(tree.test))
     with quietly():
-        size, mode = _target(tree, side, colour, given)
+        files = [tree.root / sample.file for sample in (*tree.train, *tree.test)]
+        size, mode = target(tree.root, lambda: files, side, colour, given)
         for part, samples in (("train", tree.train), ("test", tree.test)):
             shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
             rows: list[int] = []
-            names = [sample.file for sample in samples]
-            pieces = decode_all(tree.root, names, mode=mode, size=size, tally=tally, progress=progress)
-            if not writer.images(f"x_{part}", shape, _record_rows(pieces, rows)):
+            named = ((sample.file, tree.root / sample.file) for sample in samples)
+            pieces = decode_all(named, mode=mode, size=size, tally=tally, progress=progress)
+            if not writer.images(f"x_{part}", shape, record_rows(pieces, rows)):
                 name, reason = next(iter(tally.unreadable.items()))
                 what = f"none of the {len(samples)} image files for the {part} split of {tree.root} can be read"
                 raise UserError(f"{what} ({name}: {reason}).", code="FEDAF-DATA-UNREADABLE")
             writer.array(f"y_{part}", np.array([classes[samples[row].label] for row in rows]))
             if domains:
                 writer.array(f"domain_{part}", np.array([domains[samples[row].domain] for row in rows]))
+            if clients and part == "train":
+                writer.array("client_train", np.array([clients[samples[row].client] for row in rows]))
     writer.texts("classes", map(printable, classes))
     if domains:
         writer.texts("domains", map(printable, domains))
+    if clients:
+        writer.texts("clients", map(printable, clients))
+    write_tally(tally, writer)
+
+
+def write_tally(tally: Tally, writer: Writer) -> None:
+    """Write how many image files there are, which of them are unreadable, and why."""
     writer.array("files", np.array(tally.files))
     unreadable = dict(sorted(tally.unreadable.items()))
     writer.texts("unreadable", unreadable)
     writer.texts("reasons", unreadable.values())
 
 
-def _target(tree: Tree, side: int | None, colour: bool, shape: _Shape | None) -> tuple[tuple[int, int], Mode]:
-    """Return the size (width, height) and mode that all images are converted to."""
-    if shape:
-        return (shape[2], shape[1]), _MODES[shape[0]]
-    if side and colour:
-        return (side, side), "RGB"
-    size, mode = common([tree.root / sample.file for sample in (*tree.train, *tree.test)], largest=DEFAULT_SIDE)
-    return ((side, side) if side else size or (DEFAULT_SIDE, DEFAULT_SIDE)), ("RGB" if colour else mode)
-
-
-def _record_rows(pieces: Iterable[tuple[np.ndarray, list[int]]], rows: list[int]) -> Iterator[np.ndarray]:
+def record_rows(pieces: Iterable[tuple[np.ndarray, list[int]]], rows: list[int]) -> Iterator[np.ndarray]:
+    """Yield the images of ``decode_all``, and append their indices to ``rows``."""
     for images, numbers in pieces:
         rows += numbers
         yield images

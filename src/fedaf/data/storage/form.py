@@ -1,8 +1,9 @@
 """The stored form of a data set: an uncompressed .npz, whose images are memory-mapped.
 
-``x_train`` and ``x_test`` are uint8 [N, H, W, C] (or [N, H, W]), ``y_train`` and ``y_test`` integers. Optional arrays
-are ``domain_train``, ``domain_test``, ``domains`` and ``classes``. Converted files also have the number of image
-``files``, the names of those that were ``unreadable``, and the ``reasons``.
+``x_train`` and ``x_test`` are uint8 [N, H, W, C] (or [N, H, W]), ``y_train`` and ``y_test`` integers or names; MedMNIST
+calls them ``train_images``, ``train_labels`` and so on. Optional arrays are ``classes``, ``domain_train``,
+``domain_test``, ``domains``, ``client_train`` and ``clients``. Converted files also have the number of image ``files``,
+the names of those that were ``unreadable``, and the ``reasons``.
 """
 
 import os
@@ -26,6 +27,15 @@ _VERIFIED = 1 << 30  # bytes up to which the checksum is verified on opening: ab
 _MAX_SIZE = 64 << 30
 _SUSPICIOUS_SIZE = 1 << 30
 _MAX_EXPANSION = 1000
+#: Other names of arrays: those of MedMNIST.
+OTHER_NAMES = {
+    "x_train": "train_images",
+    "y_train": "train_labels",
+    "x_test": "test_images",
+    "y_test": "test_labels",
+}
+#: The arrays that a file may have besides those in ``OTHER_NAMES``.
+OPTIONAL = ("classes", "domain_train", "domain_test", "domains", "client_train", "clients")
 
 
 class Damaged(ValueError):
@@ -74,6 +84,11 @@ class Npz:
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
+    def name_of(self, array: str) -> str:
+        """Return the name that the file has for an array: ``x_train`` or ``train_images``."""
+        other = OTHER_NAMES.get(array, array)
+        return other if other in self and array not in self else array
+
     def member(self, name: str) -> Member:
         """Read the header of an array and check it against the size of the data."""
         with self._damage():
@@ -84,7 +99,12 @@ class Npz:
             old = form.read_magic(stream) == (1, 0)
             shape, fortran, dtype = (form.read_array_header_1_0 if old else form.read_array_header_2_0)(stream)
             start = stream.tell()
-            if dtype.hasobject or min(shape, default=0) < 0 or start + prod(shape) * dtype.itemsize != info.file_size:
+            if dtype.hasobject:
+                raise ValueError(
+                    f"{name} holds Python objects, which are not loaded; save it as numbers or as text, "
+                    "with astype(str)"
+                )
+            if min(shape, default=0) < 0 or start + prod(shape) * dtype.itemsize != info.file_size:
                 raise ValueError(f"{name} is not an array of plain numbers with the length that its header declares")
             if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
                 raise ValueError(f"{name} is stored with a wrong length")

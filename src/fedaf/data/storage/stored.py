@@ -1,7 +1,7 @@
 """Opening and checking a file in the stored form; its images stay in the file."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.problems import wrong_classes, wrong_labels, wrong_shape
+from fedaf.data.labels import grouped, note_missing, one_per_image, resolve
+from fedaf.data.problems import table, wrong_classes, wrong_shape
 from fedaf.data.spec import DatasetSpec, custom_spec
-from fedaf.data.storage.form import Damaged, Member, Npz
+from fedaf.data.storage.form import OPTIONAL, OTHER_NAMES, Damaged, Member, Npz
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
@@ -43,33 +44,60 @@ def read(
     """
     with Npz(path) as file:
         unreadable = () if path == shown else _unreadable(file, shown, max_unreadable)
-        train, test = (_split(file, part, shown) for part in ("train", "test"))
-        classes, domains = (_names(file, key, shown) for key in ("classes", "domains"))
+        if path == shown:
+            note_unused(file, shown)
+        images = {part: _images(file, f"x_{part}", shown) for part in ("train", "test")}
+        given = {key: _names(file, key, shown) for key in ("classes", "domains", "clients")}
+        known = given["classes"] or (spec.classes if spec else ())
+        labels, classes = resolve("label", _labels(file, images, shown), known, spec.num_classes if spec else None)
+        groups = {key: file.array(key) for key in OPTIONAL if "_" in key and key in file}
+    counts, place = {part: len(found) for part, found in images.items()}, f" in {shown}"
+    domains, domain_names = grouped("domain", groups, given["domains"], counts, place)
+    clients, client_names = grouped("client", groups, given["clients"], {"train": counts["train"]}, place)
+    train = Split(images["train"], labels[0], *(numbers[0] if numbers else None for numbers in (domains, clients)))
+    test = Split(images["test"], labels[1], domains[1] if domains else None)
     shape = _shape(name, train, test, shown, spec, image_size)
-    num_classes = spec.num_classes if spec else len(classes) or _count(train.labels)
-    _check_range(shown, "label", num_classes, y_train=train.labels, y_test=test.labels)
+    num_classes = spec.num_classes if spec else len(classes)
     if num_classes < 2:
         raise wrong_classes(f"{shown} has images of one class only; at least two are needed.")
-    classes = classes or (spec.classes if spec else ()) or tuple(map(str, range(num_classes)))
     if len(classes) != num_classes:
         raise wrong_classes(f"{shown} names {len(classes)} classes, but {name} has {num_classes}.")
-    if train.domains is None or test.domains is None:
-        domains = ()
-    else:
-        domains = domains or tuple(map(str, range(_count(train.domains))))
-        _check_range(shown, "domain", len(domains), domain_train=train.domains, domain_test=test.domains)
-    known = spec or custom_spec(shape, classes)
-    return DataSet(name, train, test, num_classes, known.mean, known.std, classes, domains, unreadable)
+    if spec is None:
+        note_missing(shown, classes, train.labels, test.labels)
+    constants = spec or custom_spec(shape, classes)
+    return DataSet(
+        name,
+        train,
+        test,
+        num_classes,
+        constants.mean,
+        constants.std,
+        classes,
+        domain_names,
+        unreadable,
+        client_names,
+    )
+
+
+def note_unused(file: Npz, shown: Path) -> None:
+    """Warn of arrays that are not read."""
+    used = {*map(file.name_of, OTHER_NAMES), *OPTIONAL}
+    if unused := [name for name in file.names if name not in used]:
+        log.warning("%s also has %s, which are not used", shown, ", ".join(unused))
 
 
 def check_images(file: Npz, key: str, shown: Path) -> Member:
     """Return the header of an array; raise ``UserError`` unless it can be images [N, H, W, C]."""
     member = file.member(key)
     shape = member.shape
+    what = f"{key} in {shown} is {member.dtype} {list(shape)}"
+    if len(shape) == 2:
+        raise table(what)
     if member.dtype != np.uint8 or len(shape) not in (3, 4) or 0 in shape:
-        raise wrong_shape(f"{key} in {shown} is {member.dtype} {list(shape)}; expected uint8 [N, H, W, C].")
+        remedy = " (for values in [0, 1]: (255 * x).round().astype(np.uint8))" if member.dtype.kind == "f" else ""
+        raise wrong_shape(f"{what}; expected uint8 [N, H, W, C]{remedy}.")
     if len(shape) == 4 and shape[3] > 4 >= shape[1]:
-        raise wrong_shape(f"{key} in {shown} looks like [N, C, H, W], {list(shape)}; expected [N, H, W, C].")
+        raise wrong_shape(f"{what}, which looks like [N, C, H, W]; save x.transpose(0, 2, 3, 1), [N, H, W, C].")
     return member
 
 
@@ -80,26 +108,21 @@ def check_size(name: str, shown: Path | str, shape: Sequence[int], image_size: i
         raise UserError(f"{what}, which are not resized; leave it out for {name}.", code="FEDAF-DATA-IMAGE-SIZE")
 
 
-def numbers(file: Npz, key: str, count: int, shown: Path) -> Tensor:
-    """Return the label or domain of each of ``count`` images."""
-    absent = key.startswith("domain_") and key not in file
-    found = np.empty(0) if absent else file.array(key)
-    values = found.astype(np.int64) if found.dtype.kind in "iu" else np.empty(0, np.int64)
-    if values.shape != (count,) or values.min() < 0:
-        raise wrong_labels(f"{key} in {shown} must hold one number >= 0 for each of the {count} images.")
-    return torch.from_numpy(values)
-
-
-def _split(file: Npz, part: str, shown: Path) -> Split:
-    key = f"x_{part}"
+def _images(file: Npz, array: str, shown: Path) -> Tensor:
+    key = file.name_of(array)
     if not check_images(file, key, shown).stored:
         raise Damaged(f"{key} in {file.path} is compressed")
-    array = file.mapped(key)
-    images = torch.from_numpy(array if array.ndim == 4 else array[..., None]).permute(0, 3, 1, 2)
-    labels = numbers(file, f"y_{part}", len(images), shown)
-    if "domain_train" not in file and "domain_test" not in file:
-        return Split(images, labels)
-    return Split(images, labels, numbers(file, f"domain_{part}", len(images), shown))
+    found = file.mapped(key)
+    return torch.from_numpy(found if found.ndim == 4 else found[..., None]).permute(0, 3, 1, 2)
+
+
+def _labels(file: Npz, images: Mapping[str, Tensor], shown: Path) -> dict[str, np.ndarray]:
+    """Return the labels of each split, by a description for messages."""
+    keys = {part: file.name_of(f"y_{part}") for part in images}
+    return {
+        (where := f"{key} in {shown}"): one_per_image(where, file.array(key), len(images[part]))
+        for part, key in keys.items()
+    }
 
 
 def _shape(
@@ -115,17 +138,6 @@ def _shape(
         if shape != expected:
             raise wrong_shape(f"{shown} holds images of shape {shape}, but {name} has {expected}.")
     return shape
-
-
-def _count(found: Tensor) -> int:
-    """Count the classes if no names are given; more classes than samples would be a mistake."""
-    return min(len(found), int(found.max()) + 1)
-
-
-def _check_range(shown: Path, what: str, count: int, **found: Tensor) -> None:
-    for key, values in found.items():
-        if (highest := int(values.max())) >= count:
-            raise wrong_labels(f"{key} in {shown} has the {what} {highest}; expected 0 to {count - 1}.")
 
 
 def _names(file: Npz, key: str, shown: Path) -> tuple[str, ...]:

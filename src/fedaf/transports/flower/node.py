@@ -16,7 +16,7 @@ from fedaf.errors import UserError
 _NEEDED = ("client-id", "data", "state-dir")
 _OPTIONAL = ("data-dir", "policy", "threads", "device", "model")
 _EXPECTED = f"expected {', '.join(_NEEDED)} and optionally {', '.join(_OPTIONAL)}"
-_DATA = re.compile(r"(npz|folder):.+|partition:\d+", re.DOTALL)
+_DATA = re.compile(r"(npz|folder|parquet):.+|partition:\d+", re.DOTALL)
 
 
 def is_client_id(given: str) -> bool:
@@ -30,7 +30,8 @@ class Node:
 
     Args:
         client: The client id.
-        data: ``npz:FILE``, ``folder:DIR`` or, for trials, ``partition:N``: client N of the run's own split.
+        data: ``npz:FILE``, ``folder:DIR``, ``parquet:DIR`` or, for trials, ``partition:N``: client N of the run's own
+            split.
         state_dir: Where the client keeps its state.
         data_dir: Where data sets are, for ``partition:N``.
         policy: A TOML file with the client's policy.
@@ -75,7 +76,7 @@ class Node:
         if not is_client_id(client):
             raise _wrong("client-id", client, "at most 64 letters, digits, '.', '_' and '-'", "FEDAF-NODE-CLIENT-ID")
         if not _DATA.fullmatch(data):
-            raise _wrong("data", data, "npz:FILE, folder:DIR or partition:N", "FEDAF-NODE-DATA")
+            raise _wrong("data", data, "npz:FILE, folder:DIR, parquet:DIR or partition:N", "FEDAF-NODE-DATA")
         state_dir, data_dir = Path(values.pop("state-dir")), Path(values.pop("data-dir", "data"))
         return cls(client, state_dir=state_dir, data_dir=data_dir, **values)
 

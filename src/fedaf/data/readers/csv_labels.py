@@ -1,0 +1,134 @@
+"""Labels of image files in a CSV file beside them, as medical and Kaggle data sets have them."""
+
+import csv
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from fedaf.common.naming import printable
+from fedaf.data.problems import damaged, table, wrong_column, wrong_labels, wrong_layout
+from fedaf.data.readers import columns
+from fedaf.data.readers.trees import Sample, image_files
+from fedaf.data.spec import Columns
+
+log = logging.getLogger(__name__)
+_NAMES = ("labels.csv", "metadata.csv")
+_TABLES = {".csv", ".tsv", ".xls", ".xlsx"}
+
+
+def labels_file(folder: Path) -> Path | None:
+    """Return the CSV file with the labels of a folder: labels.csv or metadata.csv, else the only CSV file, if the
+    images are not in class folders.
+
+    Raises:
+        UserError: If several CSV files may have the labels, or if there are tables but no images.
+    """
+    named = [folder / name for name in _NAMES if (folder / name).is_file()]
+    tables = sorted(path for path in folder.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
+    if not tables:
+        return None
+    files = image_files(folder)
+    if not files:
+        raise table(f"{folder} has {printable(tables[0].name)} and no image files")
+    if named:
+        return named[0]
+    candidates = [path for path in tables if path.suffix.lower() == ".csv"]
+    if not candidates or all("/" in file for file in files):
+        return None
+    if len(candidates) > 1:
+        listed = ", ".join(printable(path.name) for path in candidates)
+        raise wrong_layout(f"{folder} has {listed}; rename the one that has the labels to labels.csv.")
+    return candidates[0]
+
+
+def read(folder: Path, path: Path, given: Columns) -> tuple[list[Sample], list[Sample]]:
+    """Return the training samples and the test samples of a CSV file; no test samples if it has no splits.
+
+    Args:
+        folder: The folder of the images.
+        path: The CSV file.
+        given: The columns that the user names.
+
+    Raises:
+        UserError: If a column is missing or ambiguous, or a row is wrong.
+    """
+    rows = _rows(path)
+    names = list(rows[0])
+    image, label = (columns.require(role, names, given, path) for role in ("image", "label"))
+    split, client, domain = (columns.find(role, names, given, path) for role in ("split", "client", "domain"))
+    used = {"image": image, "label": label, "split": split, "client": client, "domain": domain}
+    log.info("%s: %s", path, ", ".join(f"{role} is {name}" for role, name in used.items() if name))
+    found = _Files(folder)
+    parts: dict[str, list[Sample]] = {"train": [], "test": [], "validation": []}
+    for number, row in enumerate(rows, 2):
+        for role in ("label", "client", "domain"):
+            if (name := used[role]) and not row[name].strip():
+                raise wrong_labels(f"line {number} of {path} has no {role} in the column {name}; add it.")
+        part = columns.part_of(row[split]) if split else "train"
+        if part is None:
+            what = f"line {number} of {path} has the split {printable(row[split or ''])!r}"
+            raise wrong_labels(f"{what}; expected train, test or validation.")
+        file = found.find(row[image].strip(), f"line {number} of {path}")
+        texts = (row[name].strip() if name else "" for name in (label, domain, client))
+        parts[part].append(Sample(file, *texts))
+    if unlisted := len(set(found.files) - {sample.file for part in parts.values() for sample in part}):
+        log.warning("%s has %d image files without a row in %s; they are left out", folder, unlisted, path.name)
+    return _train_and_test(path, parts)
+
+
+def _train_and_test(path: Path, parts: Mapping[str, list[Sample]]) -> tuple[list[Sample], list[Sample]]:
+    train, test, validation = parts["train"], parts["test"], parts["validation"]
+    if not train:
+        raise wrong_layout(f"{path} has no rows of the split train; add some.")
+    if validation and not test:
+        log.warning("%s has no split test; its split validation is the test set", path)
+        return train, validation
+    if validation:
+        log.warning("%s has %d images of the split validation, which are not used", path, len(validation))
+    return train, test
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        header = text.split("\n", 1)[0]
+        delimiter = max((",", ";", "\t"), key=header.count)
+        reader = csv.reader(text.splitlines(), delimiter=delimiter)
+        names, *rows = [row for row in reader if row]
+    except (csv.Error, ValueError) as error:
+        reason = printable(str(error))
+        raise damaged(f"{path} is not a CSV file with a header and rows ({reason})", "correct it") from error
+    names = [name.strip() for name in names]
+    if len(set(names)) != len(names):
+        raise wrong_column(f"{path} has two columns with one name: {', '.join(map(printable, names))}; rename one.")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise damaged(f"line {number} of {path} has {len(row)} values for {len(names)} columns", "correct it")
+    if not rows:
+        raise damaged(f"{path} has no rows", "add the labels of the images")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+class _Files:
+    """The image files of a folder, found by path, by name, or by name without its ending."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = image_files(folder)
+        self._paths = set(self.files)
+        self._short: dict[str, list[str]] = defaultdict(list)
+        for file in self.files:
+            name = PurePosixPath(file)
+            for key in {str(name.with_suffix("")), name.name, name.stem} - {file}:
+                self._short[key].append(file)
+
+    def find(self, given: str, where: str) -> str:
+        """Return the path of a file below the folder. A file that does not exist is reported as unreadable later."""
+        file = given.replace("\\", "/").removeprefix("./")
+        if not file or file.startswith("/") or ".." in file.split("/") or "\0" in file:
+            raise wrong_layout(f"{where} names the file {printable(given)!r:.80}; expected one inside the folder.")
+        found: Sequence[str] = [file] if file in self._paths else self._short.get(file, [])
+        if len(found) > 1:
+            what = f"{where} names the file {printable(given)!r:.80}, which may be {printable(found[0])}"
+            raise wrong_layout(f"{what} or {printable(found[1])}; give its path in the folder.")
+        return found[0] if found else file
