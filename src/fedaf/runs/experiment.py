@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -93,8 +94,9 @@ class Experiment:
         shards = self.partition.shards(self.dataset)
         if not self.method.pools:
             return shards
-        parts = list(shards.values())
-        images, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("images", "labels"))
+        parts = [shards[client] for client in self.partition.rows]
+        order = np.concatenate(list(self.partition.rows.values())).argsort()  # as in the data set
+        images, labels = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("images", "labels"))
         return {_POOLED: Shard(images, labels, self.dataset.num_classes)}
 
 
