@@ -205,7 +205,7 @@ def test_lines_of_no_method_and_second_lines_of_one_differ_too(tmp_path, saved):
 def finished(run: Path, **more) -> Path:
     """Write a finished run of two clients and three classes, and return its directory."""
     write_split(run, ["a", "b"])
-    (run / "result.json").write_text(json.dumps(a_result(num_classes=3, class_names=["cat", "dog", "$ox$"], **more)))
+    (run / "result.json").write_text(json.dumps(a_result(classes=["cat", "dog", "$ox$"], **more)))
     return run
 
 
@@ -246,7 +246,7 @@ def test_shared_images_are_labelled_with_their_class(tmp_path, saved):
 
 
 def test_curves_have_the_setting_as_title_and_a_dotted_line_at_chance(tmp_path, saved):
-    figures.curves([a_result(num_classes=4)], tmp_path / "curves.png")
+    figures.curves([a_result(classes=["a", "b", "c", "d"])], tmp_path / "curves.png")
     axes = saved[0].axes[0]
     assert axes.get_title() == "d, 2 clients, iid, 1 round, seed 0"
     (chance,) = [line for line in axes.lines if line.get_label() == "chance"]

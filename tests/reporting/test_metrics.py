@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedaf.federation.metrics import METRICS
+from fedaf.reporting.fitting import fitted
 from fedaf.reporting.metrics import confusion_table, tables_of
 from support import ROOT
 
@@ -40,9 +41,10 @@ def test_a_row_for_each_method_and_a_column_for_each_metric():
 
 def test_more_metrics_than_fit_side_by_side_go_on_below_and_no_word_is_broken():
     shown = io.StringIO()
-    found = list(tables_of([{**NEW, "method": "fedaf-plus"}], list(METRICS)))
-    assert len(found) == 2
-    for table in found:
+    (whole,) = tables_of([{**NEW, "method": "fedaf-plus"}], list(METRICS))
+    parts = fitted(whole, 80)
+    assert len(parts) > 1
+    for table in parts:
         Console(file=shown, width=80).print(table)
     assert "…" not in shown.getvalue()
     for metric in METRICS.values():
@@ -71,8 +73,16 @@ def test_a_confusion_matrix_has_true_classes_in_rows():
 def test_every_committed_result_still_tabulates():
     results = [json.loads(path.read_text()) for path in sorted((ROOT / "results").glob("*/*/result.json"))[:20]]
     assert len(results) == 20
-    found = list(tables_of(results, [*METRICS, "per_class", "confusion"]))
-    assert [row[1] for row in cells(found[0])] == [f"{result['last_accuracy']:.2f}" for result in results]
+    for result in results:
+        table, *_ = tables_of([result], [*METRICS, "per_class", "confusion"])
+        assert cells(table)[0][1] == f"{result['last_accuracy']:.2f}"
+
+
+def test_numbers_of_several_seeds_are_means_with_their_deviation():
+    other = {**NEW, "last_accuracy": 20.0, "metrics": {"last": {**LAST, "loss": 1.75, "macro_auc": 0.5}}}
+    table, classes = tables_of([NEW, other], ["accuracy", "loss", "macro_auc", "per_class"])
+    assert cells(table) == [["new", "15.00 ± 7.07", "1.5000 ± 0.3536", "·"]]
+    assert cells(classes)[2] == ["owl", "4", "25.00 ± 0.00"]
 
 
 def test_the_guide_explains_every_metric():

@@ -46,8 +46,8 @@ def test_rounds_to_a_target_go_by_what_is_better():
 
 def test_a_result_without_the_metric_has_no_rounds_to_it():
     old = {"curve": [10.0, 20.0]}
-    assert Target(15).rounds(old) == "2"
-    assert Target(15, METRICS["balanced_accuracy"]).rounds(old) == "·"
+    assert Target(15).rounds([old]) == "2"
+    assert Target(15, METRICS["balanced_accuracy"]).rounds([old]) == "·"
     new = {**old, "curves": {"accuracy": [10.0, 20.0], "loss": [3.0, 1.0]}}
-    assert Target(2.0, METRICS["loss"]).rounds(new) == "2"
-    assert Target(0.1, METRICS["loss"]).rounds(new) == "never"
+    assert Target(2.0, METRICS["loss"]).rounds([new]) == "2"
+    assert Target(0.1, METRICS["loss"]).rounds([new]) == "never"

@@ -4,7 +4,7 @@ With several seeds, numbers are means with their sample standard deviation. Conf
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -13,10 +13,7 @@ from fedaf.federation.metrics import ACCURACY, METRICS, Metric, value_of
 from fedaf.reporting.statistics import mean_and_deviation
 from fedaf.reporting.tables import MOST_COLUMNS, Result, Runs, by_method, new_table
 
-Item = TypeVar("Item")
-
 _WHY = ": result.json has none, as of runs whose server has no test data"
-_SIDE_BY_SIDE = 5  # columns of a table; more do not fit in 80 characters
 
 
 def tables_of(results: Sequence[Result], names: Sequence[str]) -> Iterator[Table | str]:
@@ -26,12 +23,13 @@ def tables_of(results: Sequence[Result], names: Sequence[str]) -> Iterator[Table
         results: The contents of ``result.json`` of each run.
         names: Names of metrics, ``per_class`` and ``confusion``.
     """
-    for some in _groups([METRICS[name] for name in names if name in METRICS]):
-        yield metrics_table(results, some)
+    if metrics := [METRICS[name] for name in names if name in METRICS]:
+        yield metrics_table(results, metrics)
     if "per_class" in names:
         known = by_method([result for result in results if _last(result).get("accuracy_by_class")])
-        yield from map(class_table, _groups(list(known.values())))
-        if not known:
+        if known:
+            yield class_table(list(known.values()))
+        else:
             yield f"The accuracy of each class is unknown{_WHY}."
     if "confusion" in names:
         yield from (confusion_table(runs[0]) for runs in by_method(results).values())
@@ -86,8 +84,3 @@ def _last(result: Result) -> Mapping[str, Any]:
 
 def _class_names(result: Result) -> Sequence[str]:
     return result["classes"]  # type: ignore[no-any-return]
-
-
-def _groups(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Divide what a table would show side by side into parts that fit in a terminal."""
-    return (items[start : start + _SIDE_BY_SIDE] for start in range(0, len(items), _SIDE_BY_SIDE))

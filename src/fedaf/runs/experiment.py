@@ -41,7 +41,7 @@ from fedaf.transports.local import LocalTransport
 
 log = logging.getLogger(__name__)
 
-_POOLED = "all"  # the one client of a method that pools
+_POOLED = "client-0"  # the one client of a method that pools
 
 
 @dataclass(frozen=True)
