@@ -8,11 +8,12 @@ from typing import Any
 
 from fedaf.client.evaluation import Evaluate, pooled_accuracy
 from fedaf.data.dataset import Split
-from fedaf.federation import checkpoint
+from fedaf.federation import checkpoint, model_folder
 from fedaf.federation.checkpoint import Checkpoint
+from fedaf.federation.model_folder import Kept, ModelCard
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
-from fedaf.federation.run_directory import RunDirectory
+from fedaf.federation.run_directory import RunDirectory, read_metrics
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport
 from fedaf.training.evaluate import score
 
@@ -30,6 +31,8 @@ class Federation:
         directory: Where the run is recorded.
         rules: Participation, quorum and deadline.
         rounds: Number of rounds.
+        card: Describes the models that are kept.
+        selection: Images that were set aside to choose the best model by.
         keep_checkpoints: How many checkpoints to keep; 0 keeps all.
     """
 
@@ -41,6 +44,8 @@ class Federation:
     directory: RunDirectory
     rules: RoundRules
     rounds: int
+    card: ModelCard
+    selection: Split | None = None
     keep_checkpoints: int = 2
 
     def start(self, key: Key) -> Checkpoint:
@@ -69,6 +74,8 @@ class Federation:
         """
         server, accepted = begun.server, dict(begun.accepted)
         evaluation = Evaluate(self.method) if self.test is None else None
+        if server.round:  # a killed run may have written this checkpoint and not its model
+            self._keep(server, read_metrics(self.directory.path)[-1])
         while server.round < self.rounds:
             try:
                 server, report = play_round(
@@ -91,6 +98,7 @@ class Federation:
             self.directory.append_metrics(metrics)
             self.directory.write_exhibits(self.method.exhibits(server))
             self._save(begun.run, server, accepted)
+            self._keep(server, metrics)
             observer.round_ended(metrics)
         return server
 
@@ -99,10 +107,16 @@ class Federation:
         checkpoint.save(self.directory.path, saved, keep=self.keep_checkpoints)
         return saved
 
+    def _keep(self, server: ServerState, metrics: Mapping[str, Any]) -> None:
+        """Keep the model after a round for use."""
+        now = Kept(server.round, metrics.get("selection_accuracy"))
+        model_folder.keep(self.directory.path, self.card, server.model, now)
+
     def _metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         return {
             "round": server.round,
             **self._accuracy(server, report),
+            **self._select(server, report),
             **server.log,
             "seconds": report.seconds,
             **({"overhead": report.overhead} if report.overhead else {}),
@@ -125,3 +139,14 @@ class Federation:
         scored = score(model, self.test, self.domains, self.method.task, self.engine)
         report.seconds["evaluate"] = report.seconds.get("evaluate", 0.0) + time.perf_counter() - started
         return {"accuracy": scored.accuracy, **({"accuracy_by_domain": scored.by_domain} if scored.by_domain else {})}
+
+    def _select(self, server: ServerState, report: RoundReport) -> dict[str, float]:
+        """Score the global model on the selection images, by which the best model is chosen."""
+        if self.selection is None:
+            return {}
+        started = time.perf_counter()
+        model = self.method.build_model(server.key)
+        model.load_state_dict(server.model)
+        scored = score(model, self.selection, self.domains, self.method.task, self.engine)
+        report.seconds["select"] = time.perf_counter() - started
+        return {"selection_accuracy": scored.accuracy}

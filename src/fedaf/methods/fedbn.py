@@ -91,6 +91,9 @@ class FedBN(AveragingMethod):
         names = batch_norm_tensors(model)
         return {name: t for name, t in model.state_dict().items() if name in names}
 
+    def personal_weights(self, model: Tensors, state: Tensors) -> Tensors:
+        return {**model, **state}
+
     @property
     def evaluation(self) -> Phase:
         return Evaluate(self)

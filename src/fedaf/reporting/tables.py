@@ -81,7 +81,7 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
 
 #: The columns after the method, in order: the header and the cell of a result. A new column is one line.
 _COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
-    ("best %", lambda result: _bare(result["best_accuracy"])),
+    ("best test round %", lambda result: _bare(result["best_accuracy"])),
     ("last %", lambda result: _bare(result["last_accuracy"])),
     ("up / client / round", lambda result: size(result["upload_bytes_per_client_round"])),
     ("down / client / round", lambda result: size(result["download_bytes_per_client_round"])),
@@ -98,6 +98,8 @@ def results_table(results: Sequence[Mapping[str, Any]], *, target: float | None 
         target: Accuracy in per cent; by default the highest whole number that all methods reach.
     """
     columns = list(_COLUMNS)
+    if any(result.get("selected_round") for result in results):
+        columns.insert(2, ("selected round %", lambda result: _bare(result.get("selected_accuracy"))))
     if len(results) > 1 or target is not None:
         goal = math.floor(min(r["best_accuracy"] or 0 for r in results)) if target is None else target
         columns.insert(2, (f"rounds to {goal:g} %", lambda result: rounds_to(result["curve"], goal)))

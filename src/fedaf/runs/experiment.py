@@ -185,7 +185,7 @@ def prepare(
     if split.redraws:
         log.info("drew %d splits until every client had %d samples", split.redraws + 1, config.partition.min_size)
     reached("the data are split")
-    architecture = assembly.architecture_for(config, task, factory)
+    architecture = assembly.architecture_for(config.model, config.run.seed, task, factory)
     validate(architecture, task, device=engine.device)
     reached("the model is checked")
     method = method_class(config.method, task, architecture)
@@ -269,7 +269,16 @@ def _play(experiment: Experiment, directory: RunDirectory, observer: Observer) -
     config, data, method, policy = experiment.config, experiment.dataset, experiment.method, experiment.policy
     shards = experiment.partition.shards(data)
     admission = None if policy is None else Admission(policy, method, config.method_name)
-    site = ServerSite(config, method, experiment.engine, data.test, data.domains, len(shards))
+    site = ServerSite(
+        config=config,
+        method=method,
+        engine=experiment.engine,
+        test=data.test,
+        domains=data.domains,
+        clients=len(shards),
+        classes=data.classes,
+        selection=data.selection,
+    )
     with _threads(config.run.threads):
         if not (directory.path / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))

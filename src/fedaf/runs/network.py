@@ -69,10 +69,18 @@ def server_site(config: Config) -> ServerSite:
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     method = _method(config, entry, engine)
     if config.data.name == NO_DATA:
-        return ServerSite(config, method, engine, None, ())
+        return ServerSite(config, method, engine, None, (), classes=entry.classes)
     own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
-    return ServerSite(assembly.resolve_auto(config, data), method, engine, data.test, data.domains)
+    return ServerSite(
+        config=assembly.resolve_auto(config, data),
+        method=method,
+        engine=engine,
+        test=data.test,
+        domains=data.domains,
+        classes=data.classes,
+        selection=data.selection,
+    )
 
 
 def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
@@ -102,7 +110,7 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
             raise UserError(what, code="FEDAF-RUN-OTHER-SETTINGS")
         transport = connect(min_clients=config.federation.min_clients, wait=config.federation.wait)
         result = composition.play(site, transport, directory, Log(), deadline=_DEADLINE)
-    log.info("best accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
+    log.info("best test round: accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
     if sentence := tables.overhead_sentence(result.figures):
         log.info("%s", sentence)
     log.info("the run is in %s", path)
@@ -162,7 +170,7 @@ def _check_allowed(node: Node, policy: Policy, given: dict[str, Any]) -> None:
 def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     factory = custom.find(config.model.name, None, keep_weights=config.model.keep_weights)
     task = assembly.task_for(config, entry.shape, entry)
-    architecture = assembly.architecture_for(config, task, factory)
+    architecture = assembly.architecture_for(config.model, config.run.seed, task, factory)
     if factory is not None:
         validate(architecture, task, device=engine.device)
     return METHODS.find(config.method_name)(config.method, task, architecture)
