@@ -1,6 +1,7 @@
 """Aggregation-free federated learning: FedAF, the methods it is compared with, and the federation they run in.
 
-``fedaf.run`` runs a federation and returns a ``fedaf.RunResult``; ``fedaf.resume`` continues a stopped run.
+``fedaf.run`` runs a federation and returns a ``fedaf.RunResult``; ``fedaf.resume`` continues a stopped run;
+``fedaf.load`` returns the trained model of a run, a ``fedaf.TrainedModel``.
 
 Example:
     >>> import fedaf
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedaf.common.version import __version__
 
-__all__ = ["RunResult", "__version__", "resume", "run"]
+__all__ = ["RunResult", "TrainedModel", "__version__", "load", "resume", "run"]
 
 if TYPE_CHECKING:
     from fedaf.runs.experiment import RunResult, resume, run
+    from fedaf.runs.trained import TrainedModel, load
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from fedaf.runs import experiment
 
         return getattr(experiment, name)
+    if name in ("load", "TrainedModel"):
+        from fedaf.runs import trained
+
+        return getattr(trained, name)
     raise AttributeError(f"module 'fedaf' has no attribute {name!r}")
 
 

@@ -23,6 +23,10 @@ output_option = partial(typer.Option, rich_help_panel="Output")
 _PRESETS = " or ".join(f"{name} ({text})" for name, text in PRESETS.items())
 _SETTINGS = "Any setting, such as method.gamma=0.8; can be repeated. fedaf settings lists all of them."
 _RESUME = "Continue the stopped run in this directory, with its settings; add --data-dir if the data moved."
+_WHICH = (
+    "The model after the last round, or the best one on the images of data.selection. "
+    "(default: best if there are such images, else last)"
+)
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.")]
 Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: paper)")]
@@ -30,6 +34,10 @@ Settings = Annotated[list[str] | None, run_option("--set", metavar="TABLE.KEY=VA
 Out = Annotated[Path | None, output_option(help="New directory for the results. (default: a new one under runs/)")]
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
 Verbose = Annotated[bool, output_option("--verbose", "-v", help="Print every phase, and what takes time before them.")]
+Client = Annotated[
+    str | None, typer.Option(help="Use the personal model of this client, for methods that have such models (fedbn).")
+]
+Which = Annotated[str | None, typer.Option(metavar="last|best", help=_WHICH)]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
 
 

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -113,3 +114,5 @@ class Terminal:
             files = ", ".join(picture.name for picture in pictures if picture)
             rest = "a directory per run" if names else "result.json"
             print_line(self.console, f"Results are in {folder}: {files}, and {rest}.")
+            if not names:
+                self.say(f"Use the model with: fedaf predict {quote(str(folder))} IMAGES")
