@@ -134,7 +134,7 @@ def test_the_check_of_commands_finds_mistakes():
 def test_settings_exist(page):
     shown, known = r"(?<![\w./])({})\.([a-z_]+)(?![\w(/])".format("|".join(TABLES)), settings()
     for table, key in re.findall(shown, "\n".join([*blocks(WRITTEN[page], ""), *inline(WRITTEN[page])])):
-        file = key in ("toml", "md", "log")  # such as run.toml
+        file = key in ("toml", "md", "log", "json")  # such as run.toml
         if not file and (table, key) not in {("method", "name"), ("method", "scale")}:  # the second is an example's
             assert f" {table}.{key} " in known, f"{table}.{key}"
 

@@ -65,7 +65,8 @@ def test_every_option_of_every_command_is_described_once():
 
 def test_help_lists_commands_and_groups_in_the_order_of_need(call):
     shown = [line.split()[1] for line in call("--help")[1].splitlines() if line.startswith("│ ") and line[2].isalpha()]
-    assert shown == ["run", "compare", "data", "settings", "reproduce", "policy", "deploy", "bench"]
+    using = ["predict", "evaluate", "export"]
+    assert shown == ["run", "compare", *using, "data", "settings", "reproduce", "policy", "deploy", "bench"]
     for name in ("run", "compare"):
         out = call(name, "--help")[1]
         places = [out.index(f"─ {group} ─") for group in ("Data", "Method", "Run", "Output")]
@@ -101,6 +102,7 @@ def test_a_run_leaves_what_it_promises(finished):
     assert len(split["rows"]) == len(split["counts"]) == 10
     assert (directory / "LATEST").read_text() == "round-1"
     assert (directory / "round-1" / "model.safetensors").is_file()
+    assert {path.name for path in (directory / "model").iterdir()} == {"last.safetensors", "model.json"}
     assert not list(directory.rglob("*.part"))
     for picture in ("curves.png", "partition.png", "condensed.png"):
         Image.open(directory / picture).verify()

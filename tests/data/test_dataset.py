@@ -1,10 +1,10 @@
-"""The hold-out set for tuning is taken from the training images."""
+"""The images for tuning and those to choose the best model by are taken from the training images."""
 
 import torch
 
 import fedaf
 from fedaf.data.catalog import load
-from fedaf.data.dataset import with_validation
+from fedaf.data.dataset import with_selection, with_validation
 from support.errors import raises
 from support.small import SMALL
 
@@ -39,3 +39,28 @@ def test_a_result_says_what_it_was_tested_on():
     plain = fedaf.run(method="fedavg", **{**SMALL, "rounds": 1}, local_epochs=1)
     assert plain.figures["tested_on"] == "test"
     assert found.curve != plain.curve
+
+
+def rows(split) -> list[tuple]:
+    return sorted(map(tuple, split.images.flatten(1).tolist()))
+
+
+def test_images_to_choose_by_are_neither_trained_nor_tested_on(tmp_path):
+    whole = load("digits", tmp_path)
+    data = with_selection(with_validation(whole, 100), 200)
+    assert (len(data.train), len(data.test), len(data.selection)) == (len(whole.train) - 300, 100, 200)
+    assert sorted(rows(data.train) + rows(data.test) + rows(data.selection)) == rows(whole.train)
+    assert rows(with_selection(with_validation(whole, 100), 200).selection) == rows(data.selection)
+    assert torch.equal(with_validation(whole, 100).test.images, data.test.images)
+
+
+def test_they_are_not_those_that_are_held_out_for_tuning(tmp_path):
+    whole = load("digits", tmp_path)
+    assert rows(with_selection(whole, 200).selection) != rows(with_validation(whole, 200).test)
+
+
+def test_more_images_to_choose_by_than_there_are_left_is_refused(tmp_path):
+    data = with_validation(load("digits", tmp_path), 1000)
+    with raises("FEDAF-DATA-SELECTION") as error:
+        with_selection(data, 438)
+    assert "438" in str(error.value)

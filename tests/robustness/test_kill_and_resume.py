@@ -28,6 +28,7 @@ SCAFFOLD, FEDNOVA, FEDAVGM, FEDADAM, FEDYOGI = (
     {**SMALL, "method": name, "local_epochs": 1} for name in ("scaffold", "fednova", "fedavgm", "fedadam", "fedyogi")
 )
 COSINE_FEDAVG = {**FEDAVG, "lr_schedule": "cosine", "weight_decay": 0.01}
+CHOSEN = {**FEDAVG, "lr": 1.0, "settings": {**SMALL["settings"], "data.selection": 200}}
 SOME_FEDAF = {**FEDAF, "participation": 0.5}
 SOME_PLUS = {**PLUS, "participation": 0.5}
 SOME_TALLY = {**TALLY, "participation": 0.5}
@@ -48,8 +49,13 @@ BY_DEFAULT = [
     (TALLY, "after LATEST"),
     (SOME_SCAFFOLD, "fit"),
     (COSINE_FEDAVG, "fit"),
+    (CHOSEN, "after LATEST"),
+    (CHOSEN, "after best.safetensors"),
+    (CHOSEN, "after model.json"),
 ]
 SLOW = [
+    (CHOSEN, "after metrics"),
+    (CHOSEN, "after last.safetensors"),
     (FEDAF, "knowledge"),
     (FEDAF, "after metrics"),
     (FEDAF, "after clients.safetensors"),
@@ -122,6 +128,10 @@ def logged(out: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+def kept_models(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (out / "model").iterdir()}
+
+
 def resumed(out: Path) -> fedaf.RunResult:
     return fedaf.resume(out)
 
@@ -138,6 +148,7 @@ def test_a_killed_and_resumed_run_equals_the_run_never_killed(settings, moment, 
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
     assert result.curve == json.loads((whole / "result.json").read_text())["curve"]
     assert logged(out) == logged(whole)
+    assert kept_models(out) == kept_models(whole)
     assert [line["round"] for line in logged(out)] == [1, 2, 3]
     events = EventReader(out).read()
     for name in ("round_started", "round_ended"):

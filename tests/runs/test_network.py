@@ -20,14 +20,17 @@ from fedaf.federation.events import EventReader
 from fedaf.federation.run_directory import read_metrics
 from fedaf.protocol import Client, Key, Method, Payload, Policy, Refused, Shard, UserError
 from fedaf.runs import assembly
+from fedaf.runs.evaluation import evaluate
 from fedaf.runs.experiment import phases_of, prepare
 from fedaf.runs.network import client_site, play, read_config, server_site
+from fedaf.runs.trained import load
 from fedaf.training.evaluate import predict
 from fedaf.training.scores import score_logits
 from fedaf.transports.flower.node import Node
 from fedaf.transports.local import LocalTransport
 from support.datafiles import pixels, write_tree
 from support.errors import raises
+from support.faults import Wire
 
 OWN = {"name": "none", "shape": [1, 8, 12], "classes": ["cat", "dog", "owl"]}
 
@@ -74,6 +77,7 @@ def test_a_server_of_a_catalog_set_has_its_test_split():
         ({"name": "digits", "shape": [1, 8, 8]}, "FEDAF-DATA-SHAPE", ("data.shape",)),
         ({**OWN, "classes": ["cat", "cat"]}, "FEDAF-DATA-CLASSES", ("data.classes",)),
         ({**OWN, "validation": 10}, "FEDAF-DATA-VALIDATION", ("data.validation",)),
+        ({**OWN, "selection": 10}, "FEDAF-DATA-SELECTION", ("data.selection",)),
     ],
 )
 def test_a_configuration_that_does_not_say_what_is_to_be_learned_is_refused(data, code, words):
@@ -152,6 +156,28 @@ def test_held_out_images_are_the_servers_test_set_and_no_trial_client_trains_on_
     assert torch.equal(test.images, experiment.dataset.test.images)
     mine = client_site(node("partition:1", tmp_path), given).shard
     assert torch.equal(mine.images, experiment.partition.shards(experiment.dataset)["client-1"].images)
+
+
+def test_images_to_choose_by_are_on_the_server_and_no_trial_client_trains_on_them(tmp_path):
+    given = text({"name": "digits", "selection": 300}, partition={"alpha": 0.5, "clients": 2})
+    selection, experiment = server_site(read_config(given)).selection, prepare(read_config(given))
+    assert torch.equal(selection.images, experiment.dataset.selection.images)
+    mine = client_site(node("partition:1", tmp_path), given).shard
+    assert torch.equal(mine.images, experiment.partition.shards(experiment.dataset)["client-1"].images)
+    assert sum(map(sum, experiment.counts.values())) == 1438 - 300
+
+
+def test_the_server_keeps_the_model_for_use_and_personal_ones_stay_with_their_clients(connect, tmp_path):
+    play(text(method="fedbn"), str(tmp_path / "run"), lambda **terms: Wire(connect(**terms)))
+    model = load(tmp_path / "run")
+    assert (model.classes, model.round) == (("cat", "dog", "owl"), 2)
+    images = pixels(4, 8, 12)
+    assert set(model.predict(images)) <= {"cat", "dog", "owl"}
+    with raises("FEDAF-MODEL-NOT-PERSONAL") as refused:
+        load(tmp_path / "run", client="a")
+    assert "over a network" in str(refused.value)
+    with raises("FEDAF-EVALUATE-NO-DATA"):
+        evaluate(model, tmp_path / "run")
 
 
 def test_the_engine_and_the_precision_of_the_run_hold_at_every_site(tmp_path):

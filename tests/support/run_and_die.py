@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import fedaf
-from fedaf.federation import checkpoint, run_directory
+from fedaf.federation import checkpoint, model_folder, run_directory
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RunDirectory
 
@@ -51,7 +51,7 @@ def main() -> None:
             die()
         exhibit(self, exhibits)
 
-    checkpoint.write_atomically = run_directory.write_atomically = write_and_die
+    checkpoint.write_atomically = run_directory.write_atomically = model_folder.write_atomically = write_and_die
     RunDirectory.write_exhibits = exhibit_and_die
     fedaf.run(**settings, out=out, observer=killer)
 

@@ -14,6 +14,7 @@ from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
 from fedaf.protocol import Delivery, Key, Listener, Method, Phase, Request, ServerState, Shard, Tensors, Transport
+from fedaf.runs.composition import model_card
 from fedaf.runs.experiment import Experiment, prepare
 from fedaf.transports.local import LocalTransport
 
@@ -85,6 +86,7 @@ def federation(
         directory=RunDirectory(out),
         rules=rules or RoundRules(),
         rounds=experiment.config.run.rounds,
+        card=model_card(experiment.config, experiment.method, experiment.dataset.classes),
     )
 
 

@@ -14,8 +14,11 @@ from fedaf.cli.bench import bench
 from fedaf.cli.compare import compare
 from fedaf.cli.data import app as data
 from fedaf.cli.deploy import app as deploy
+from fedaf.cli.evaluate import evaluate
+from fedaf.cli.export import export
 from fedaf.cli.options import described
 from fedaf.cli.policy import app as policy
+from fedaf.cli.predict import predict
 from fedaf.cli.reproduce import reproduce
 from fedaf.cli.run import run
 from fedaf.cli.settings import settings
@@ -23,7 +26,19 @@ from fedaf.cli.terminal import Stopped, print_line
 from fedaf.common.version import __version__
 from fedaf.errors import FedafError, UserError
 
-_ORDER = ("run", "compare", "data", "settings", "reproduce", "policy", "deploy", "bench")
+_ORDER = (
+    "run",
+    "compare",
+    "predict",
+    "evaluate",
+    "export",
+    "data",
+    "settings",
+    "reproduce",
+    "policy",
+    "deploy",
+    "bench",
+)
 _INTERRUPTED = 130
 
 
@@ -44,7 +59,7 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
-for _command in (run, compare, settings, reproduce, bench):
+for _command in (run, compare, predict, evaluate, export, settings, reproduce, bench):
     app.command()(_command)
 for _group in (data, policy, deploy):
     app.add_typer(_group)

@@ -30,6 +30,10 @@ _SETTINGS = "Any setting, such as method.gamma=0.8; can be repeated. fedaf setti
 _RESUME = (
     "Continue the stopped run in this directory, with its settings; add --data-dir or --weights if these files moved."
 )
+_WHICH = (
+    "The model after the last round, or the best one on the images of data.selection. "
+    "(default: best if there are such images, else last)"
+)
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file, such as the config.toml of an earlier run.")]
 Preset = Annotated[str | None, run_option(help=f"Preset: {_PRESETS}. (default: paper)")]
@@ -39,6 +43,10 @@ Format = Annotated[str, output_option(click_type=click.Choice(["png", "svg", "pd
 Resume = Annotated[Path | None, output_option(help=_RESUME)]
 Metrics = Annotated[str | None, output_option(metavar="NAME,NAME,...", help=METRICS_HELP)]
 Verbose = Annotated[bool, output_option("--verbose", "-v", help="Print every phase, and what takes time before them.")]
+Client = Annotated[
+    str | None, typer.Option(help="Use the personal model of this client, for methods that have such models (fedbn).")
+]
+Which = Annotated[str | None, typer.Option(metavar="last|best", help=_WHICH)]
 Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print only the result.")]
 
 

@@ -62,6 +62,10 @@ class ClientState:
             return self.pending
         return self.committed
 
+    def settled(self, accepted: int) -> Tensors:
+        """Return the state after the last round that the server accepted, which is ``accepted``."""
+        return self.pending if self.pending is not None and self.pending_round == accepted else self.committed
+
     def after(self, request: Request, outcome: Outcome) -> "ClientState":
         """Return the state after the client's work, with the outcome pending."""
         state = replace(self, images_sent=dict(Counter(self.images_sent) + Counter(outcome.images)))

@@ -63,6 +63,11 @@ class DataTable(Options):
     validation: int | None = Field(
         None, ge=1, description="hold out N training images and test on them, for tuning; unset: use the test set"
     )
+    selection: int | None = Field(
+        None,
+        ge=1,
+        description="set aside N training images to choose the best model by; unset: the last model is the one to use",
+    )
     mean: list[float] | None = Field(None, description="normalisation mean per channel; unset: that of the data set")
     std: list[float] | None = Field(None, description="normalisation std per channel; unset: that of the data set")
     shape: list[PositiveInt] | None = Field(

@@ -34,7 +34,8 @@ class Split:
 class DataSet:
     """Training and test split, names of classes, domains and natural clients, and normalisation constants.
 
-    ``unreadable`` names the image files that were left out because they could not be decoded.
+    ``unreadable`` names the image files that were left out because they could not be decoded. ``selection`` holds the
+    images that were set aside to choose the best model by.
     """
 
     name: str
@@ -47,6 +48,7 @@ class DataSet:
     domains: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    selection: Split | None = None
 
 
 def with_validation(data: DataSet, count: int) -> DataSet:
@@ -54,6 +56,20 @@ def with_validation(data: DataSet, count: int) -> DataSet:
     if count >= len(data.train):
         what = f"data.validation is {count}, but {data.name} has only {len(data.train)} training images; lower it."
         raise UserError(what, code="FEDAF-DATA-VALIDATION")
-    order = torch.randperm(len(data.train), generator=Key(0).derive("validation").torch())
-    held_out, rest = order[:count].sort().values, order[count:].sort().values
-    return replace(data, train=data.train.take(rest), test=data.train.take(held_out))
+    held_out, rest = _drawn(data.train, count, Key(0).derive("validation"))
+    return replace(data, train=rest, test=held_out)
+
+
+def with_selection(data: DataSet, count: int) -> DataSet:
+    """Set ``count`` training images aside to choose the best model by. They are the same in every run."""
+    if count >= len(data.train):
+        what = f"data.selection is {count}, but {data.name} has only {len(data.train)} training images left; lower it."
+        raise UserError(what, code="FEDAF-DATA-SELECTION")
+    set_aside, rest = _drawn(data.train, count, Key(0).derive("selection"))
+    return replace(data, train=rest, selection=set_aside)
+
+
+def _drawn(split: Split, count: int, key: Key) -> tuple[Split, Split]:
+    """Return ``count`` random rows, and the others."""
+    order = torch.randperm(len(split), generator=key.torch())
+    return split.take(order[:count].sort().values), split.take(order[count:].sort().values)

@@ -61,12 +61,12 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path, method: Method) -> Checkpoint:
+def load(folder: Path, method: Method | None) -> Checkpoint:
     """Read the checkpoint that ``LATEST`` names.
 
     Args:
         folder: The run directory.
-        method: The run's method.
+        method: The run's method; ``None`` reads only the models, of any version of the method.
 
     Raises:
         UserError: There is no readable checkpoint, or the run was begun by another version of the method.
@@ -75,16 +75,16 @@ def load(folder: Path, method: Method) -> Checkpoint:
         latest = folder / (folder / LATEST).read_text().strip()
         facts = json.loads((latest / "state.json").read_text())
         version = int(facts.get("method_version", 1))
-        if version != method.version:  # its memory may have another form too
+        if method is not None and version != method.version:  # its memory may have another form too
             what = f"the run in {folder} was begun by version {version} of its method"
             now = f"this is version {method.version}, which gives other numbers"
             raise UserError(f"{what}, and {now}; start a new run.", code="FEDAF-RUN-OTHER-VERSION")
-        kept = safetensors.torch.load_file(latest / "server.safetensors")
+        kept = {} if method is None else safetensors.torch.load_file(latest / "server.safetensors")
         server = ServerState(
             key=Key(int(facts["key"])),
             model=safetensors.torch.load_file(latest / "model.safetensors"),
             round=int(facts["round"]),
-            memory=None if method.Memory is None else from_tensors(method.Memory, kept),
+            memory=None if method is None or method.Memory is None else from_tensors(method.Memory, kept),
         )
         clients = _unflatten(safetensors.torch.load_file(latest / "clients.safetensors"))
         accepted = {str(client): int(round) for client, round in facts["accepted"].items()}

@@ -8,12 +8,13 @@ from typing import Any
 
 from fedaf.client.evaluation import Evaluate, pooled
 from fedaf.data.dataset import Split
-from fedaf.federation import checkpoint
+from fedaf.federation import checkpoint, model_folder
 from fedaf.federation.checkpoint import Checkpoint
 from fedaf.federation.metrics import client_lines, line_of
+from fedaf.federation.model_folder import Kept, ModelCard
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
-from fedaf.federation.run_directory import RunDirectory
+from fedaf.federation.run_directory import RunDirectory, read_metrics
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport
 from fedaf.training.evaluate import score
 from fedaf.training.scores import Holding, Spread, accuracy_by_client
@@ -32,6 +33,8 @@ class Federation:
         directory: Where the run is recorded.
         rules: Participation, quorum and deadline.
         rounds: Number of rounds.
+        card: Describes the models that are kept.
+        selection: Images that were set aside to choose the best model by.
         keep_checkpoints: How many checkpoints to keep; 0 keeps all.
         holdings: What each client holds, to compute the accuracy on its data; empty if the server does not know.
     """
@@ -44,6 +47,8 @@ class Federation:
     directory: RunDirectory
     rules: RoundRules
     rounds: int
+    card: ModelCard
+    selection: Split | None = None
     keep_checkpoints: int = 2
     holdings: Mapping[str, Holding] = field(default_factory=dict)
 
@@ -76,6 +81,8 @@ class Federation:
         """
         server, accepted = replace(begun.server, rounds=self.rounds), dict(begun.accepted)
         evaluation = Evaluate(self.method) if self.test is None else None
+        if server.round:  # a killed run may have written this checkpoint and not its model
+            self._keep(server, read_metrics(self.directory.path)[-1])
         while server.round < self.rounds:
             try:
                 server, report = play_round(
@@ -98,6 +105,7 @@ class Federation:
             self.directory.append_metrics(metrics)
             self.directory.write_exhibits(self.method.exhibits(server))
             self._save(begun.run, server, accepted)
+            self._keep(server, metrics)
             observer.round_ended(metrics)
             yield server, metrics
 
@@ -106,11 +114,17 @@ class Federation:
         checkpoint.save(self.directory.path, saved, keep=self.keep_checkpoints)
         return saved
 
+    def _keep(self, server: ServerState, metrics: Mapping[str, Any]) -> None:
+        """Keep the model after a round for use."""
+        now = Kept(server.round, metrics.get("selection_accuracy"))
+        model_folder.keep(self.directory.path, self.card, server.model, now)
+
     def _metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         return {
             "round": server.round,
             **server.log,
             **self._model_metrics(server, report),
+            **self._select(server, report),
             "seconds": report.seconds,
             **({"overhead": report.overhead} if report.overhead else {}),
             **self._communication(report),
@@ -136,6 +150,17 @@ class Federation:
         by_client = accuracy_by_client(scores, self.holdings)
         report.seconds["evaluate"] = report.seconds.get("evaluate", 0.0) + time.perf_counter() - started
         return {**line_of(scores), **client_lines(by_client, Spread.of(by_client))}
+
+    def _select(self, server: ServerState, report: RoundReport) -> dict[str, float]:
+        """Score the global model on the selection images, by which the best model is chosen."""
+        if self.selection is None or not self.method.global_model:
+            return {}
+        started = time.perf_counter()
+        model = self.method.build_model(server.key)
+        model.load_state_dict(server.model)
+        scored = score(model, self.selection, self.domains, self.method.task, self.engine)
+        report.seconds["select"] = time.perf_counter() - started
+        return {"selection_accuracy": scored.accuracy}
 
 
 def _figures_of_clients(log: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         Accuracy (by domain: of the best round), all metrics of the last and of the best round, the curve of every
-        metric, mean bytes per client and round (evaluation apart; ``None`` for a reference, which has no
+        metric, the round with the best accuracy on the selection images and its test accuracy (``None`` without such
+        images), mean bytes per client and round (evaluation apart; ``None`` for a reference, which has no
         communication), seconds, mean overhead by phase, the copy audit of all images that were sent (that of the last
         round that has one), and the condensed images that clients disclosed.
     """
@@ -41,12 +42,16 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     known = [m for m in rounds if m["accuracy"] is not None]
     best = max(known, key=lambda m: float(m["accuracy"]), default={})
+    scored = [m for m in rounds if m.get("selection_accuracy") is not None]
+    selected = max(scored, key=lambda m: float(m["selection_accuracy"]), default={})  # the earlier of equal ones
     audits = [m["copy_audit"] for m in rounds if m.get("copy_audit")]
     return {
         "rounds": len(rounds),
         "best_accuracy": best.get("accuracy"),
         "best_accuracy_by_domain": best.get("accuracy_by_domain"),
         "last_accuracy": curve[-1] if curve else None,
+        "selected_round": selected.get("round"),
+        "selected_accuracy": selected.get("accuracy"),
         "curve": curve,
         "personal": _personal(rounds),
         "upload_bytes_per_client_round": bytes_of(m["upload_bytes"] for m in rounds) if communicates else None,

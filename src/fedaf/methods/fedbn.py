@@ -98,6 +98,9 @@ class FedBN(AveragingMethod):
                 "fedbn: the model has no BatchNorm layer, so no part of it stays with a client: all is averaged"
             )
 
+    def personal_weights(self, model: Tensors, state: Tensors) -> Tensors:
+        return {**model, **state}
+
     @property
     def evaluation(self) -> Phase:
         return Evaluate(self)

@@ -83,3 +83,6 @@ class Local(AveragingMethod):
     @property
     def evaluation(self) -> Phase:
         return EvaluateAlone(self)
+
+    def personal_weights(self, model: Tensors, state: Tensors) -> Tensors:
+        return state

@@ -67,7 +67,7 @@ def find(options: CustomOptions, given: nn.Module | Factory | None) -> Factory |
     if given is None and name.startswith(PYTHON):
         raise UserError(
             f"the model {name!r} was given from Python and is not saved in any file; give it again with "
-            "fedaf.resume(DIRECTORY, model=...) or fedaf.run(model=...).",
+            "fedaf.resume(DIRECTORY, model=...), fedaf.load(DIRECTORY, model=...) or fedaf.run(model=...).",
             code="FEDAF-MODEL-FROM-PYTHON",
         )
     found = MODELS.find(name) if given is None else MODELS.check(name, given)

@@ -459,6 +459,18 @@ class Method(ABC):
         """Do the server's own work after the last phase, and return its new state."""
         return server
 
+    def personal_weights(self, model: Tensors, state: Tensors) -> Tensors | None:
+        """Return the weights of a client's personal model, for use after the run.
+
+        Args:
+            model: The global model after the last round.
+            state: The state that the client kept after its last accepted round.
+
+        Returns:
+            Parameters and buffers, or ``None`` for methods without personal models.
+        """
+        return None
+
     def exhibits(self, server: ServerState) -> Mapping[str, Exhibit]:
         """Return the images that clients shared, by client."""
         return {}

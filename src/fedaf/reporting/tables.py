@@ -87,7 +87,7 @@ def counts_table(kind: str, train: Sequence[int], test: Sequence[int], names: Se
 
 #: The columns after the method, in order: the header, and the cell of a method's runs. A new column is one line.
 _COLUMNS: tuple[tuple[str, Callable[[Runs], str]], ...] = (
-    ("best %", lambda runs: _accuracy(run["best_accuracy"] for run in runs)),
+    ("best test round %", lambda runs: _accuracy(run["best_accuracy"] for run in runs)),
     ("last %", lambda runs: _accuracy(run["last_accuracy"] for run in runs)),
     ("up / client / round", lambda runs: _bytes(run["upload_bytes_per_client_round"] for run in runs)),
     ("down / client / round", lambda runs: _bytes(run["download_bytes_per_client_round"] for run in runs)),
@@ -117,6 +117,8 @@ def results_table(results: Sequence[Result], *, target: Target | None = None) ->
     """
     methods = by_method(results)
     columns = list(_COLUMNS)
+    if any(result.get("selected_round") for result in results):
+        columns.insert(2, ("selected round %", lambda runs: _accuracy(run.get("selected_accuracy") for run in runs)))
     if len(methods) > 1 or target is not None:
         goal = target or Target(_reached_by_all(methods))
         columns.insert(2, (goal.header, goal.rounds))

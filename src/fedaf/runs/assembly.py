@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fedaf import config as configuration
 from fedaf.config import Config
+from fedaf.config.tables import ModelTable
 from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, with_validation
+from fedaf.data.dataset import DataSet, with_selection, with_validation
 from fedaf.data.partition import Partition
 from fedaf.data.registry import PARTITIONS
 from fedaf.data.spec import NO_DATA, Columns, DatasetSpec, custom_spec
@@ -61,7 +62,8 @@ def data_for(
         columns=Columns(table.image_column, table.label_column, table.client_column, table.domain_column),
         given=given,
     )
-    return data if table.validation is None else with_validation(data, table.validation)
+    data = data if table.validation is None else with_validation(data, table.validation)
+    return data if table.selection is None else with_selection(data, table.selection)
 
 
 class SharedData:
@@ -105,6 +107,9 @@ def spec_for(config: Config) -> DatasetSpec:
     if table.name == NO_DATA and table.validation is not None:
         what = "data.validation needs images on the server, and this one has none; remove it."
         raise UserError(what, code="FEDAF-DATA-VALIDATION")
+    if table.name == NO_DATA and table.selection is not None:
+        what = "data.selection needs images on the server, and this one has none; remove it."
+        raise UserError(what, code="FEDAF-DATA-SELECTION")
     if len(set(table.classes)) != len(table.classes):
         raise UserError("data.classes names a class twice; use every name once.", code="FEDAF-DATA-CLASSES")
     channels, height, width = table.shape
@@ -133,9 +138,9 @@ def task_for(config: Config, shape: Sequence[int], data: DataSet | DatasetSpec) 
     return Task(table.name, channels, height, width, data.num_classes, mean, std, augment)
 
 
-def architecture_for(config: Config, task: Task, factory: Factory | None) -> Architecture:
-    """Return the network to train, with fresh weights; ``factory`` makes a custom one."""
-    table, key = config.model, Key(config.run.seed).derive("factory")
+def architecture_for(table: ModelTable, seed: int, task: Task, factory: Factory | None) -> Architecture:
+    """Return the network to train; ``factory`` makes a custom one, with the random numbers of the run's seed."""
+    key = Key(seed).derive("factory")
     if factory is None:
         return builtin.architecture(table.name, task, table, table.classifier)
     return custom.architecture(

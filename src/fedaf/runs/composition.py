@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedaf.client.left_out import LeftOut
 from fedaf.common.readable import readable_json
@@ -20,6 +21,7 @@ from fedaf.engine import EagerEngine
 from fedaf.federation.checkpoint import LATEST, Checkpoint
 from fedaf.federation.events import EventWriter
 from fedaf.federation.federation import Federation
+from fedaf.federation.model_folder import ModelCard
 from fedaf.federation.observer import Observer, Observers
 from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_metrics
@@ -46,6 +48,7 @@ class ServerSite:
         clients: Number of clients; ``None`` if unknown before they connect.
         classes: Names of the classes; empty if they have none.
         holdings: What each client holds; empty over a network, where the server does not know.
+        selection: Images that were set aside to choose the best model by.
         left_out: The samples that the method leaves out; ``None`` over a network, and for methods that use all samples.
     """
 
@@ -57,6 +60,7 @@ class ServerSite:
     clients: int | None = None
     classes: Sequence[str] = ()
     holdings: Mapping[str, Holding] = field(default_factory=dict)
+    selection: Split | None = None
     left_out: LeftOut | None = None
 
 
@@ -100,6 +104,8 @@ class Play(Iterator[Mapping[str, Any]]):
             rounds=config.run.rounds,
             keep_checkpoints=config.run.keep_checkpoints,
             holdings=site.holdings,
+            card=model_card(config, site.method, site.classes),
+            selection=site.selection,
         )
         begun = _begin(federation, config)
         self._server, self._ended = begun.server, False
@@ -161,7 +167,7 @@ def _begin(federation: Federation, config: Config) -> Checkpoint:
     if not (path / LATEST).exists() and not (path / METRICS).exists():
         return federation.start(Key(config.run.seed))
     begun = federation.resume()
-    _must_fit(federation.method, begun.server.model, path, name=config.model.name)
+    must_fit(federation.method.build_model(Key(0)), begun.server.model, path, name=config.model.name)
     finished = begun.server.round >= config.run.rounds
     sentence = (
         "the run in %s is finished: all %d rounds are done" if finished else "resuming the run in %s after round %d"
@@ -170,13 +176,34 @@ def _begin(federation: Federation, config: Config) -> Checkpoint:
     return begun
 
 
-def _must_fit(method: Method, saved: Tensors, path: Path, *, name: str) -> None:
-    """Check that a checkpoint is of the method's model: a custom model may have changed."""
-    model = method.build_model(Key(0)).state_dict()
-    for tensor in {**model, **saved}:
-        current, stored = ("none" if t is None else str(list(t.shape)) for t in (model.get(tensor), saved.get(tensor)))
+def model_card(config: Config, method: Method, classes: Sequence[str]) -> ModelCard:
+    """Return what is needed to use the models of a run without its data."""
+    task = method.task
+    return ModelCard(
+        method={"name": config.method_name, **config.method.model_dump(mode="json")},
+        model=config.model.model_dump(mode="json"),
+        seed=config.run.seed,
+        dataset=task.dataset,
+        classes=tuple(classes or map(str, range(task.num_classes))),
+        image_shape=task.image_shape,
+        mean=task.mean,
+        std=task.std,
+        parameters=sum(parameter.numel() for parameter in method.build_model(Key(0)).parameters()),
+        versions=_versions(),
+    )
+
+
+def must_fit(model: nn.Module, saved: Tensors, path: Path, *, name: str) -> None:
+    """Check that the weights that a run saved are those of a model: a custom model may have changed.
+
+    Raises:
+        UserError: They are of another model.
+    """
+    own = model.state_dict()
+    for tensor in {**own, **saved}:
+        current, stored = ("none" if t is None else str(list(t.shape)) for t in (own.get(tensor), saved.get(tensor)))
         if current != stored:
-            what = f"the checkpoint in {path} is of another model: {tensor} is {stored} there and {current} in {name}"
+            what = f"the run in {path} is of another model: {tensor} is {stored} there and {current} in {name}"
             raise UserError(f"{what}; use the model that the run was started with.", code="FEDAF-RUN-OTHER-MODEL")
 
 
@@ -205,8 +232,12 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "precision": engine.precision,
         "method_version": site.method.version,
         "commit": source_commit(),
-        "versions": {"fedaf": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": _versions(),
     }
+
+
+def _versions() -> dict[str, str]:
+    return {"fedaf": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def _tested_on(config: Config) -> str:

@@ -141,7 +141,7 @@ def prepare(
     if split.redraws:
         log.info("drew %d splits until every client had %d samples", split.redraws + 1, config.partition.min_size)
     reached("the data are split")
-    architecture = assembly.architecture_for(config, task, factory)
+    architecture = assembly.architecture_for(config.model, config.run.seed, task, factory)
     config, architecture = assembly.with_starting_weights(config, task, architecture)
     validate(architecture, task, device=engine.device)
     reached("the model is checked")
@@ -272,6 +272,7 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
         clients=len(experiment.partition.rows),
         classes=data.classes,
         holdings=experiment.holdings,
+        selection=data.selection,
         left_out=omitted,
     )
     with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):

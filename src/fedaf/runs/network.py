@@ -74,7 +74,13 @@ def server_site(config: Config) -> ServerSite:
     own = None if catalog.find_spec(config.data.name) else entry
     data = assembly.data_for(config, Path(config.data.dir), entry=own)
     return ServerSite(
-        assembly.resolve_auto(config, data), method, engine, data.test, data.domains, classes=data.classes
+        config=assembly.resolve_auto(config, data),
+        method=method,
+        engine=engine,
+        test=data.test,
+        domains=data.domains,
+        classes=data.classes,
+        selection=data.selection,
     )
 
 
@@ -117,7 +123,7 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
             raise UserError(what, code="FEDAF-RUN-OTHER-SETTINGS")
         transport = connect(min_clients=config.federation.min_clients, wait=config.federation.wait)
         result = Play(site, transport, directory, Log(), deadline=_DEADLINE).complete()
-    log.info("best accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
+    log.info("best test round: accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
     if sentence := tables.overhead_sentence(result.figures):
         log.info("%s", sentence)
     log.info("the run is in %s", path)
@@ -179,7 +185,7 @@ def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     """Return the method of a run. ``model.weights`` is a file of the server, which sends the model to the clients."""
     factory = custom.find(config.model, None)
     task = assembly.task_for(config, entry.shape, entry)
-    architecture = assembly.architecture_for(config, task, factory)
+    architecture = assembly.architecture_for(config.model, config.run.seed, task, factory)
     if factory is not None:
         validate(architecture, task, device=engine.device)
     return METHODS.find(config.method_name)(config.method, task, architecture)

@@ -49,17 +49,25 @@ class Tally:
 
 
 def decode(encoded: Encoded, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
-    """Decode an image to [height, width] or [height, width, 3].
+    """Decode an image to [height, width] or [height, width, 3], as ``converted`` does."""
+    with _opened(encoded) as image:
+        return converted(image, mode=mode, size=size)
+
+
+def converted(image: Image.Image, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
+    """Convert an image to [height, width] or [height, width, 3].
 
     The image is rotated by its EXIF orientation, put on white where it is transparent, and resized to ``size`` (width,
     height) with antialiasing.
+
+    Raises:
+        Unreadable: Its pixels have too many bits.
     """
-    with _opened(encoded) as image:
-        upright = ImageOps.exif_transpose(image)
-        plain = _plain(upright).convert(mode)
-        if plain.size != size:
-            plain = plain.resize(size, Image.Resampling.BILINEAR)
-        return np.asarray(plain, np.uint8)
+    upright = ImageOps.exif_transpose(image)
+    plain = _plain(upright).convert(mode)
+    if plain.size != size:
+        plain = plain.resize(size, Image.Resampling.BILINEAR)
+    return np.asarray(plain, np.uint8)
 
 
 def common(images: Iterable[Encoded], *, largest: int) -> tuple[tuple[int, int] | None, Mode]:
