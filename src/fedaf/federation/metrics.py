@@ -79,7 +79,7 @@ def _mean_of(key: str) -> Callable[[Line], float | None]:
 
 
 _DECLARED = (
-    Metric("accuracy", "accuracy", "correct predictions; with domains the mean over them", _at("accuracy")),
+    Metric("accuracy", "accuracy", "correct predictions, with domains the mean over them", _at("accuracy")),
     Metric("balanced_accuracy", "balanced accuracy", "mean of the accuracy of each class", _at("balanced_accuracy")),
     Metric("macro_auc", "macro AUC", "mean area under the ROC curves", _at("macro_auc"), unit="", most=1.0),
     Metric("loss", "test loss", "mean cross-entropy", _at("loss"), higher_is_better=False, unit="", most=None),
