@@ -20,10 +20,10 @@ def summary(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         rounds: The lines of ``metrics.jsonl``.
 
     Returns:
-        Accuracy (by domain: of the best round), all metrics of the last and of the best round, the curve of every
-        metric, mean bytes per client and round (evaluation apart), seconds, mean
-        overhead by phase, the copy audit of all images that were sent (that of the last round that has one), and the
-        condensed images that clients disclosed.
+        Accuracy (by domain: of the best round), mean bytes per client and round (evaluation apart), seconds, mean
+        overhead by phase, the copy audit of all images that were sent (that of the last round that has one), the
+        condensed images that clients disclosed, the curves of all metrics, and the metrics of the last and of the best
+        round.
     """
     curve = [m["accuracy"] for m in rounds]
     asked = sum(len(m["asked"]) for m in rounds)
