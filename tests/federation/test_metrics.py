@@ -1,6 +1,7 @@
 """The metrics of a run: in every line, for the last and the best round, as curves, and after a resume."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import fedaf
-from fedaf.federation.metrics import METRICS, curve_of, value_of
+from fedaf.federation.metrics import METRICS, Spread, curve_of, value_of
 from fedaf.federation.run_directory import read_metrics
 from fedaf.federation.summary import summary
 from fedaf.reporting.figures import read_result
@@ -66,6 +67,12 @@ def test_a_result_has_the_last_and_the_best_round_and_every_curve(finished):
     assert curve_of(result, "personal_accuracy") == [None] * 3
     assert result["classes"] == [str(digit) for digit in range(10)]
     assert result["left_out"] is None
+
+
+def test_the_spread_over_clients_is_that_of_the_whole_population():
+    assert Spread.of({"a": 50.0, "b": 70.0, "c": 90.0}) == Spread(70, math.sqrt(800 / 3), 50, 90)
+    assert Spread.of({"a": 50.0}) == Spread(50, 0, 50, 50)
+    assert Spread.of({}) is None
 
 
 def test_a_matrix_is_a_line_a_row(finished):

@@ -68,6 +68,7 @@ def honest_model(draw, phase: str) -> Payload:
     values = {
         "samples": st.integers(0, 2**40),
         "accuracy": st.floats(0, 100),
+        "own_accuracy": st.floats(-1, 100),
         "loss_dyn": st.floats(-1e30, 1e30),
     }
     return Payload(tensors, {name: draw(values.get(name, st.floats(0, 1e30))) for name in given.scalars})

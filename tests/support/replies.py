@@ -178,8 +178,9 @@ def good_evaluate(payload: Payload) -> bool:
     given = payload.scalars
     return (
         good_model(payload.tensors, BATCH_NORM)
-        and set(given) == {"accuracy", "samples"}
+        and set(given) == {"accuracy", "own_accuracy", "samples"}
         and a_float(given["accuracy"], 0, 100)
+        and a_float(given["own_accuracy"], -1, 100)
         and an_int(given["samples"], 0, 2**40)
     )
 
@@ -261,7 +262,10 @@ REPLIES = {
     "fedprox fit": a_fit(FEDPROX.phases[0], Payload(MODEL), MODEL, "ce", "prox"),
     "fedbn fit": a_fit(FEDBN.phases[0], Payload(REST), REST, "ce"),
     "fedbn evaluate": Replies(
-        FEDBN.evaluation, Payload(REST), good_evaluate, (Payload(BATCH_NORM, {"accuracy": 62.5, "samples": 8}),)
+        FEDBN.evaluation,
+        Payload(REST),
+        good_evaluate,
+        (Payload(BATCH_NORM, {"accuracy": 62.5, "own_accuracy": 75.0, "samples": 8}),),
     ),
     "moon fit": a_fit(MOON_.phases[0], Payload(MODEL), MODEL, "ce", "con"),
     "feddyn count": Replies(

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedaf.training.scores import (
     Holding,
-    Spread,
     accuracy_by_client,
     macro_auc,
     mean_cross_entropy,
@@ -146,12 +145,6 @@ def test_clients_have_their_label_distribution_or_their_domain():
         "untested": Holding([5, 5, 5], "no test data"),
     }
     assert accuracy_by_client(found, clients) == {"a": found.by_class[0], "b": found.by_domain["sketch"]}
-
-
-def test_the_spread_over_clients_is_that_of_the_whole_population():
-    assert Spread.of({"a": 50.0, "b": 70.0, "c": 90.0}) == Spread(70, math.sqrt(800 / 3), 50, 90)
-    assert Spread.of({"a": 50.0}) == Spread(50, 0, 50, 50)
-    assert Spread.of({}) is None
 
 
 def test_all_figures_of_cifar_100_take_a_fraction_of_a_second():

@@ -17,7 +17,7 @@ from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory, read_metrics
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport
 from fedaf.training.evaluate import score
-from fedaf.training.scores import Holding, Spread, accuracy_by_client
+from fedaf.training.scores import Holding, accuracy_by_client
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Federation:
         scores = score(model, self.test, self.domains, self.method.task, self.engine)
         by_client = accuracy_by_client(scores, self.holdings)
         report.seconds["evaluate"] = report.seconds.get("evaluate", 0.0) + time.perf_counter() - started
-        return {**line_of(scores), **client_lines(by_client, Spread.of(by_client))}
+        return {**line_of(scores), **client_lines(by_client)}
 
     def _select(self, server: ServerState, report: RoundReport) -> dict[str, float]:
         """Score the global model on the selection images, by which the best model is chosen."""
@@ -168,4 +168,4 @@ def _figures_of_clients(log: Mapping[str, Any]) -> dict[str, Any]:
     personal = log.get("personal_accuracy", {})
     by_client = log.get("accuracy_by_client", personal)
     accuracy = log["accuracy"] if "accuracy" in log else pooled(personal, log.get("personal_samples", {}))
-    return {"accuracy": accuracy, **client_lines(by_client, Spread.of(by_client))}
+    return {"accuracy": accuracy, **client_lines(by_client)}

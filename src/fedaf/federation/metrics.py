@@ -5,13 +5,14 @@ Every number that tables, ``--metrics`` and ``--target`` know is declared here o
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 from fedaf.common.naming import nearest
 from fedaf.errors import UserError
 
 if TYPE_CHECKING:
-    from fedaf.training.scores import Scores, Spread
+    from fedaf.training.scores import Scores
 
 Line = Mapping[str, Any]
 
@@ -84,7 +85,7 @@ def _mean_of(key: str) -> Callable[[Line], float | None]:
 
 
 _DECLARED = (
-    Metric("accuracy", "accuracy", "correct predictions; with domains the mean over them", _at("accuracy")),
+    Metric("accuracy", "accuracy", "correct predictions, with domains the mean over them", _at("accuracy")),
     Metric("balanced_accuracy", "balanced accuracy", "mean of the accuracy of each class", _at("balanced_accuracy")),
     Metric("macro_auc", "macro AUC", "mean area under the ROC curves", _at("macro_auc"), unit="", most=1.0),
     Metric("loss", "test loss", "mean cross-entropy", _at("loss"), higher_is_better=False, unit="", most=None),
@@ -108,6 +109,29 @@ _DECLARED = (
 #: All metrics by name.
 METRICS = {metric.name: metric for metric in _DECLARED}
 ACCURACY = METRICS["accuracy"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much the accuracy differs between clients, each with equal weight.
+
+    Args:
+        mean: Mean over clients.
+        std: Standard deviation over clients, which are the whole population (division by their number).
+        lowest: Accuracy of the worst client.
+        highest: Accuracy of the best client.
+    """
+
+    mean: float
+    std: float
+    lowest: float
+    highest: float
+
+    @classmethod
+    def of(cls, by_client: Mapping[str, float]) -> "Spread | None":
+        """Return the spread of these accuracies; ``None`` without clients."""
+        values = list(by_client.values())
+        return cls(fmean(values), pstdev(values), min(values), max(values)) if values else None
 
 
 def find_metric(name: str, *, also: Sequence[str] = ()) -> Metric:
@@ -140,8 +164,9 @@ def line_of(scores: "Scores") -> dict[str, Any]:
     }
 
 
-def client_lines(by_client: Mapping[str, float], spread: "Spread | None") -> dict[str, Any]:
+def client_lines(by_client: Mapping[str, float]) -> dict[str, Any]:
     """Return the entries of a line for the accuracies of clients; none if they are unknown."""
+    spread = Spread.of(by_client)
     return {} if spread is None else {"accuracy_by_client": by_client, "client_spread": asdict(spread)}
 
 

@@ -11,10 +11,13 @@ from fedaf.reporting.statistics import mean_curve
 
 #: Tables that ``--metrics`` accepts beside the metrics, with their meaning.
 TABLES = {
-    "per_class": "the accuracy of each class",
-    "confusion": "the confusion matrix: true classes in rows, predicted classes in columns",
+    "per_class": "a table of the accuracy of each class",
+    "confusion": "the confusion matrix",
 }
-METRICS_HELP = f"Also show these metrics after the last round: {', '.join(METRICS)}; or the tables {', '.join(TABLES)}."
+_MEANINGS = {**{name: metric.meaning for name, metric in METRICS.items()}, **TABLES}
+METRICS_HELP = "Also show these metrics after the last round: " + "; ".join(
+    f"{name} ({meaning})" for name, meaning in _MEANINGS.items()
+)
 TARGET_HELP = (
     "Report the rounds until this accuracy, in per cent, or until another metric: balanced_accuracy=85, loss=0.5. "
     "(default: the highest accuracy that all reach)"

@@ -6,7 +6,7 @@ Accuracies are in per cent, the AUC is between 0 and 1, and the loss is in nats.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -52,29 +52,6 @@ class Holding:
 
     counts: Sequence[int]
     domain: str | None = None
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How much the accuracy differs between clients, each with equal weight.
-
-    Args:
-        mean: Mean over clients.
-        std: Standard deviation over clients, which are the whole population (division by their number).
-        lowest: Accuracy of the worst client.
-        highest: Accuracy of the best client.
-    """
-
-    mean: float
-    std: float
-    lowest: float
-    highest: float
-
-    @classmethod
-    def of(cls, by_client: Mapping[str, float]) -> "Spread | None":
-        """Return the spread of these accuracies; ``None`` without clients."""
-        values = list(by_client.values())
-        return cls(fmean(values), pstdev(values), min(values), max(values)) if values else None
 
 
 def score_logits(logits: Tensor, labels: Tensor, domains: Tensor | None = None, names: Sequence[str] = ()) -> Scores:
