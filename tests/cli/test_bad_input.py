@@ -177,7 +177,7 @@ def test_a_corrupt_data_file_is_one_sentence(call, tmp_path, content):
             ["[FEDAF-DATA-SHAPE]", "x_train", "[0, 8, 8]"],
         ),
         ({"y_train": np.arange(199)}, ["[FEDAF-DATA-LABELS]", "y_train", "200 images"]),
-        ({"y_test": np.full(20, -1)}, ["[FEDAF-DATA-LABELS]", "y_test", ">= 0"]),
+        ({"y_test": np.full(20, -1)}, ["[FEDAF-DATA-LABELS]", "y_test", "-1 in row 0"]),
         ({"y_train": np.zeros(200)}, ["[FEDAF-DATA-LABELS]", "y_train"]),
         ({"x_train": np.array([{}], object)}, ["[FEDAF-DATA-DAMAGED]", "data.npz", "x_train"]),
         ({"x_test": np.zeros((20, 9, 9), np.uint8)}, ["[FEDAF-DATA-SHAPE]", "x_test"]),

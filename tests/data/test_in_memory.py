@@ -201,8 +201,8 @@ def test_a_data_set_is_checked_and_kept():
 
 
 def test_a_name_says_what_was_given():
-    assert name_of((X, Y)) == "python:builtins.tuple"
-    assert name_of(of_arrays()).endswith(".Items")
+    assert name_of((X, Y, X, Y)) == "python:numpy.ndarray"
+    assert name_of({"clients": [of_arrays()], "test": of_arrays()}).endswith(".Items")
 
 
 MODULE = """

@@ -46,6 +46,10 @@ def inspect(
     data_dir: Path = _DATA_DIR,
     image_size: Annotated[int | None, typer.Option(min=1, max=4096)] = None,
     max_unreadable: Annotated[float, typer.Option(min=0, max=1)] = 0.01,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    domain_column: str | None = None,
     out: Path | None = None,
 ) -> None:
     """Show class counts and channel statistics, and draw some images of each class in one PNG file.
@@ -55,9 +59,14 @@ def inspect(
         data_dir: Folder that holds the data sets.
         image_size: Resize image files to this side length. (default: 64, or their size if smaller)
         max_unreadable: Fraction of image files that may be unreadable.
+        image_column: Column of the images or file names (parquet, labels.csv). (default: one with a usual name)
+        label_column: Column of the labels. (default: one with a usual name)
+        client_column: Column of the natural client. (default: client or client_id, if there)
+        domain_column: Column of the domain. (default: domain, if there)
         out: PNG file for the images. (default: NAME-contact-sheet.png)
     """
     from fedaf.data import catalog
+    from fedaf.data.spec import Columns
     from fedaf.data.statistics import class_counts, domain_counts
     from fedaf.reporting import figures, tables
     from fedaf.reporting.progress import reading
@@ -68,7 +77,14 @@ def inspect(
         raise UserError(message, code="FEDAF-CLI-SHEET")
     console = Console(emoji=False)
     with reading(console) as watch:
-        data = catalog.load(name, data_dir, image_size=image_size, max_unreadable=max_unreadable, progress=watch)
+        data = catalog.load(
+            name,
+            data_dir,
+            image_size=image_size,
+            max_unreadable=max_unreadable,
+            progress=watch,
+            columns=Columns(image_column, label_column, client_column, domain_column),
+        )
     train, test = (class_counts(split, data.num_classes) for split in (data.train, data.test))
     console.print(tables.counts_table("class", train, test, data.classes))
     if data.domains:
@@ -123,6 +139,9 @@ def _described(data: "DataSet") -> Iterator[str]:
     yield f"Images: {channels} x {height} x {width} (channels, height, width)."
     yield f"Mean per channel over {images} training images: {_figures(mean)}; normalised with {_figures(data.mean)}."
     yield f"Standard deviation: {_figures(std)}; normalised with {_figures(data.std)}."
+    if data.train.clients is not None:
+        sizes = data.train.clients.bincount(minlength=len(data.clients))
+        yield f"Natural clients: {len(data.clients)}, with {sizes.min()} to {sizes.max()} training images each."
     if data.unreadable:
         more = f" and {len(data.unreadable) - 10} more" if len(data.unreadable) > 10 else ""
         yield f"Skipped {len(data.unreadable)} unreadable files: {', '.join(data.unreadable[:10])}{more}."

@@ -29,9 +29,10 @@ _ITEMS = "a torch Dataset of (image, label), or a pair (images, labels)"
 
 
 def name_of(given: object) -> str:
-    """Return the name under which a configuration saves data that are given from Python."""
-    named: Any = given if hasattr(given, "__qualname__") else type(given)
-    return f"{PYTHON}{named.__module__}.{named.__qualname__}"
+    """Return the name under which a configuration saves data that are given from Python: the type of the first set."""
+    while isinstance(given, tuple | list | Mapping) and given:
+        given = next(iter(given.values() if isinstance(given, Mapping) else given))
+    return f"{PYTHON}{type(given).__module__}.{type(given).__qualname__}"
 
 
 def as_dataset(given: Any, name: str) -> DataSet:
@@ -82,7 +83,7 @@ def _by_key(given: Any, name: str) -> dict[str, Any]:
             return _pair(given["train"], given["test"])
         raise _unknown(f"a {type(given).__name__} with the keys {', '.join(map(str, list(given)[:8]))}", name)
     if isinstance(given, tuple | list) and len(given) == 4 and _is_array(given[0]):
-        return dict(zip(OTHER_NAMES, given, strict=True))
+        return dict(zip(("x_train", "y_train", "x_test", "y_test"), given, strict=True))
     if isinstance(given, tuple) and len(given) == 2:
         first, test = given
         if isinstance(first, list | Mapping):

@@ -36,7 +36,7 @@ def _path_hint(name: str) -> str:
     try:
         if path.suffix.lower() == ".npz":
             prefix = "npz:"
-        elif path.suffix.lower() == ".parquet" or (path.is_dir() and any(path.glob("**/*.parquet"))):
+        elif path.suffix.lower() == ".parquet" or any(path.glob("*.parquet")) or any(path.glob("*/*.parquet")):
             prefix = "parquet:"
         else:
             prefix = "folder:" if path.is_dir() or "/" in name else ""
