@@ -80,6 +80,20 @@ def test_evaluate_prints_the_accuracy_of_the_run(call, trained):
     assert (found["which"], found["round"], found["samples"]) == ("best", result["selected_round"], 359)
 
 
+def test_personal_models_are_used_by_the_name_of_their_client(call, photos, tmp_path):
+    fedaf.run(**{**SMALL, "rounds": 1}, method="fedbn", local_epochs=1, out=tmp_path / "bn")
+    logged = json.loads((tmp_path / "bn" / "metrics.jsonl").read_text())["personal_accuracy"]
+    for client, accuracy in logged.items():
+        found = json.loads(call("evaluate", "bn", "--client", client, "--json")[1])
+        assert (found["accuracy"], found["client"]) == (accuracy, client)
+    model = fedaf.load(tmp_path / "bn", client="client-2")
+    code, out, _ = call("predict", "bn", photos, "--client", "client-2")
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines()] == model.predict(DIGITS.images[:10])
+    code, out, _ = call("export", "bn", "--client", "client-2")
+    assert (code, "client-2.pt2" in out) == (0, True)
+
+
 def write_digits(folder: Path, names: str = "0123456789") -> None:
     for number, (image, label) in enumerate(zip(DIGITS.images, DIGITS.labels.tolist(), strict=True)):
         for part in ("train", "test"):
@@ -133,6 +147,7 @@ MISTAKES = {
     "a text file": (["predict", "plain", "notes.txt"], "FEDAF-PREDICT-UNREADABLE", ["notes.txt", "not an image"]),
     "an empty folder": (["predict", "plain", "empty"], "FEDAF-PREDICT-IMAGES", ["empty", "png"]),
     "an unknown data set": (["evaluate", "plain", "--dataset", "mnits"], "FEDAF-DATA-SET-UNKNOWN", ["'mnist'"]),
+    "no folder for the table": (["predict", "plain", "a.png", "--csv", "no/a.csv"], "FEDAF-CLI-FILE", ["no/a.csv"]),
     "no folder for the file": (["export", "plain", "--out", "no/such/a.pt2"], "FEDAF-CLI-FILE", ["no/such"]),
 }
 

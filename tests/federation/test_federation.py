@@ -108,6 +108,16 @@ def test_state_of_another_run_is_not_taken_over():
     assert state.opened(Request("two", 2, "count", 1, Key(0), Payload())).committed == {}
 
 
+def test_the_settled_state_is_that_of_the_round_that_was_accepted():
+    first, second = (Request("one", round, "fit", round - 1, Key(0), Payload()) for round in (1, 2))
+    state = ClientState().opened(first).after(first, Outcome(Payload(), state={"x": torch.ones(1)}))
+    assert state.settled(accepted=1) == {"x": torch.ones(1)}
+    later = state.opened(second).after(second, Outcome(Payload(), state={"x": torch.zeros(1)}))
+    assert later.settled(accepted=1) == {"x": torch.ones(1)}
+    assert later.settled(accepted=2) == {"x": torch.zeros(1)}
+    assert ClientState().settled(accepted=0) == {}
+
+
 def test_client_state_survives_its_disk_form():
     request = Request("one", 3, "condense", 2, Key(0), Payload())
     outcome = Outcome(Payload(), state={"x": torch.ones(2)}, scratch={"w": torch.zeros(1)})
