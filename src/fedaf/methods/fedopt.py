@@ -91,7 +91,7 @@ class AdaptiveMemory:
 class AdaptiveOptions(AveragingOptions):
     """Options of FedAdam and FedYogi."""
 
-    global_lr: float = Option(0.01, gt=0, description="learning rate eta of the server's optimiser")
+    global_lr: float = Option(0.03, gt=0, description="learning rate eta of the server's optimiser")
     beta1: float = Option(0.9, ge=0, lt=1, description="decay of the server's first moment")
     beta2: float = Option(0.99, ge=0, lt=1, description="decay of the server's second moment")
     adaptivity: float = Option(
