@@ -20,6 +20,7 @@ from support.replies import (
     CONDENSE_ASK,
     COUNTS,
     DECIBELS,
+    FEDOPT,
     FIT,
     IPC,
     KNOWLEDGE,
@@ -66,10 +67,10 @@ def honest_model(draw, phase: str) -> Payload:
     given = REPLIES[phase].honest[0]
     tensors = {name: t.clone() for name, t in given.tensors.items()}
     values = {
-        "samples": st.integers(0, 2**40),
+        **dict.fromkeys(("samples", "steps"), st.integers(0, 2**40)),
         "accuracy": st.floats(0, 100),
         "own_accuracy": st.floats(-1, 100),
-        "loss_dyn": st.floats(-1e30, 1e30),
+        **dict.fromkeys(("loss_dyn", "loss_control"), st.floats(-1e30, 1e30)),
     }
     return Payload(tensors, {name: draw(values.get(name, st.floats(0, 1e30))) for name in given.scalars})
 
@@ -160,7 +161,11 @@ PHASES = {
     "fedaf knowledge": honest_knowledge(),
     "fedaf condense": honest_condense(),
     "fedaf-plus condense": honest_condense(PLUS_LOSSES, samples=True),
-    **{phase: honest_model(phase) for phase in REPLIES if phase.split()[1] in ("fit", "evaluate", "count")},
+    **{
+        phase: honest_model(phase)
+        for phase in REPLIES
+        if phase.split()[1] in ("fit", "evaluate", "count") and phase.split()[0] not in FEDOPT  # those reply as FedAvg
+    },
 }
 of_every_phase = pytest.mark.parametrize("phase", PHASES)
 

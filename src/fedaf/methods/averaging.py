@@ -88,8 +88,8 @@ def scheduled_lr(options: AveragingOptions, round: int, rounds: int) -> float:
 def step_sum(steps: int, momentum: float) -> float:
     """Return ||a||_1, where lr sum_t a_t g_t is the way that SGD goes in ``steps`` steps with the gradients g_t.
 
-    With momentum m, which starts at zero, a_t = (1 - m^(steps - t)) / (1 - m) for t = 0, ..., steps - 1 (FedNova,
-    section 4.1). Without momentum it is the number of steps.
+    With momentum m, which starts at zero, a_t = (1 - m^(steps - t)) / (1 - m) for t = 0, ..., steps - 1, as FedNova's
+    paper has it. Without momentum it is the number of steps.
     """
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 

@@ -2,8 +2,8 @@
 (NeurIPS 2020).
 
 Clients with more samples take more steps, so that FedAvg counts them twice: by their weight, and by their longer way.
-FedNova divides the way of each client by its length in steps before averaging. With p_i = n_i / n (equation 6 with
-w_i = p_i, and a_i of SGD with momentum as in section 4.1):
+FedNova divides the way of each client by its length in steps before averaging. With p_i = n_i / n, and with a_i of SGD
+with momentum (``step_sum``), its update rule is
 
     d_i     = (x - y_i) / (lr ||a_i||_1)                   the mean gradient of client i
     tau_eff = sum_i p_i ||a_i||_1

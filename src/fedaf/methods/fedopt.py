@@ -91,7 +91,7 @@ class AdaptiveMemory:
 class AdaptiveOptions(AveragingOptions):
     """Options of FedAdam and FedYogi."""
 
-    global_lr: float = Option(0.01, gt=0, description="learning rate eta of the server's optimiser")
+    global_lr: float = Option(0.03, gt=0, description="learning rate eta of the server's optimiser")
     beta1: float = Option(0.9, ge=0, lt=1, description="decay of the server's first moment")
     beta2: float = Option(0.99, ge=0, lt=1, description="decay of the server's second moment")
     adaptivity: float = Option(
@@ -106,15 +106,17 @@ class Adaptive(FedOpt):
     Memory = AdaptiveMemory
 
     @abstractmethod
-    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+    def second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> Tensor:
         """Return the new v from the old one and Delta^2."""
 
     def step(self, delta: Tensors, memory: AdaptiveMemory) -> tuple[Tensors, AdaptiveMemory]:
-        beta1, tau, eta = self.options.beta1, self.options.adaptivity, self.options.global_lr
-        zero, first = torch.zeros(()), torch.tensor(tau**2)
-        m = {n: beta1 * memory.first_moment.get(n, zero) + (1 - beta1) * d for n, d in delta.items()}
-        v = {n: self.second_moment(memory.second_moment.get(n, first), d.square()) for n, d in delta.items()}
-        way = {n: eta * m[n] / (v[n].sqrt() + tau) for n in delta}
+        options, tau = self.options, self.options.adaptivity
+        m0, v0 = torch.zeros(()), torch.tensor(tau**2)
+        m = {n: options.beta1 * memory.first_moment.get(n, m0) + (1 - options.beta1) * d for n, d in delta.items()}
+        v = {
+            n: self.second_moment(memory.second_moment.get(n, v0), d.square(), options.beta2) for n, d in delta.items()
+        }
+        way = {n: options.global_lr * m[n] / (v[n].sqrt() + tau) for n in delta}
         return way, AdaptiveMemory(_stored(m), _stored(v))
 
 
@@ -123,8 +125,8 @@ class FedAdam(Adaptive):
 
     title = "FedAdam"
 
-    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        return self.options.beta2 * v + (1 - self.options.beta2) * squared
+    def second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> Tensor:
+        return beta2 * v + (1 - beta2) * squared
 
 
 class FedYogi(Adaptive):
@@ -132,8 +134,8 @@ class FedYogi(Adaptive):
 
     title = "FedYogi"
 
-    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
-        return v - (1 - self.options.beta2) * squared * torch.sign(v - squared)
+    def second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> Tensor:
+        return v - (1 - beta2) * squared * torch.sign(v - squared)
 
 
 def _stored(tensors: Tensors) -> dict[str, Tensor]:

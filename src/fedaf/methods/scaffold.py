@@ -81,7 +81,8 @@ class Fit(averaging.Fit):
         return Payload(prefixed(_CONTROL, self._change(model, ask, client)))
 
     def extra_schema(self, ask: Payload) -> Schema:
-        return Schema(prefixed(_CONTROL, like({name: ask.tensors[name] for name in self.method.trainable})))
+        parameters = {name: ask.tensors[name] for name in self.method.trainable}
+        return Schema(like(prefixed(_CONTROL, parameters)))
 
     def _change(self, model: nn.Module, ask: Payload, client: Client) -> dict[str, Tensor]:
         """Return c_i+ - c_i = (x - y_i) / (lr ||a||_1) - c, or zero for a client without a single step."""
