@@ -114,7 +114,8 @@ def _finish(
         target = target or saved.get("target")
         runs = {name: tomllib.loads(text) for name, text in saved["runs"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}."
+        advice = "give --resume a directory that fedaf compare wrote"
+        message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}; {advice}."
         raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON") from error
     with continued_by(options.resume_command("compare", folder)):
         for number, (name, settings) in enumerate(runs.items()):
