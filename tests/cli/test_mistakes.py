@@ -60,7 +60,7 @@ MISTAKES = [
     ("run --method fedavg --ipc 5", "CONFIG-KEY", ["method.ipc", "fedavg"]),
     ("run --set partition.kind=dirichlett", "PARTITION-UNKNOWN", ["did you mean 'dirichlet'"]),
     ("run --set training.augment=flip", "CONFIG-VALUE", ["for example ['flip']"]),
-    ("run --set training.augment=['flop']", "AUGMENTATION-UNKNOWN", ["did you mean 'flip'"]),
+    ("run --set 'training.augment=[\"flop\"]'", "AUGMENTATION-UNKNOWN", ["did you mean 'flip'"]),
     ("run --set model.norm=layer", "CONFIG-VALUE", ["'group'"]),
     ("run --set model.keep_weights=yes", "CONFIG-VALUE", ["model.keep_weights", "boolean"]),
     # values

@@ -106,9 +106,9 @@ def layered(config: Path | None, flags: Flags, settings: Sequence[str] | None) -
 def _refuse_what_is_no_file(config: Path) -> None:
     """Refuse a data set, a method or a directory in the place of the TOML file, with the flag that was meant."""
     name = str(config)
-    kinds = {"--dataset": (DATASETS, "data set"), "--method": (METHODS, "method")}
-    for flag, (registry, what) in kinds.items():
-        if not config.exists() and name in registry:
+    kinds = {"--dataset": ("data set", name in DATASETS), "--method": ("method", name in METHODS)}
+    for flag, (what, is_known) in kinds.items():
+        if not config.exists() and is_known:
             message = f"{name} is a {what}, and the argument without a flag is a TOML file; use {flag} {name}."
             raise UserError(message, code="FEDAF-CONFIG-READ")
     if config.is_dir():
