@@ -88,7 +88,7 @@ BAD_FLAGS = {
     "a missing data file": (["--dataset", "npz:mine.npz"], ["[FEDAF-DATA-NOT-FOUND]", "mine.npz"]),
     "a missing configuration": (["no.toml"], ["[FEDAF-CONFIG-READ]", "no.toml"]),
     "a missing run to resume": (["--resume", "nowhere"], ["[FEDAF-RUN-NOT-FOUND]", "nowhere", "--resume"]),
-    "a flag beside --resume": (["--resume", "nowhere", "--rounds", "3"], ["[FEDAF-CLI-RESUME]", "--rounds"]),
+    "a flag beside --resume": (["--resume", "nowhere", "--alpha", "3"], ["[FEDAF-CLI-RESUME]", "--alpha"]),
     "a flag of 0 beside --resume": (["--resume", "nowhere", "--seed", "0"], ["[FEDAF-CLI-RESUME]", "--seed"]),
     "a setting beside --resume": (["--resume", "nowhere", "--set", "run.rounds=3"], ["[FEDAF-CLI-RESUME]", "--set"]),
     "a file beside --resume": (["some.toml", "--resume", "nowhere"], ["[FEDAF-CLI-RESUME]", "TOML file"]),

@@ -13,6 +13,7 @@ import pytest
 import fedaf
 from fedaf.cli import options
 from fedaf.cli import terminal as terminals
+from fedaf.cli.main import main
 from fedaf.config.synonyms import meant
 from fedaf.federation.run_directory import check_new
 from support.commandline import SMALL, TINY, assert_one_sentence
@@ -166,8 +167,6 @@ def test_ctrl_c_in_a_command_that_is_repeated_prints_it_as_it_was(monkeypatch, c
     monkeypatch.setattr("fedaf.data.fetch.fetch.fetch", stop)
     monkeypatch.setattr(sys, "argv", ["fedaf", "data", "fetch", "cifar10", "--data-dir", "my data"])
     with pytest.raises(SystemExit) as exit:
-        from fedaf.cli.main import main
-
         main()
     assert exit.value.code == 130
     assert capsys.readouterr().err == ("fedaf: stopped; continue with: fedaf data fetch cifar10 --data-dir 'my data'\n")

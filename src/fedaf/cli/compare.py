@@ -186,7 +186,8 @@ def _finish(
         runs = {name: tomllib.loads(text) for name, text in saved["runs"].items()}
         methods = list(dict.fromkeys(str(settings["method"]["name"]) for settings in runs.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}."
+        advice = "give --resume a directory that fedaf compare wrote"
+        message = f"{folder} is not a comparison of fedaf: it has no readable {COMPARISON}; {advice}."
         raise UserError(message, code="FEDAF-CLI-NOT-A-COMPARISON") from error
     _check_against(against, methods)
     shared = SharedData()

@@ -14,7 +14,9 @@ import typer
 
 from fedaf import config as configuration
 from fedaf.config.presets import PRESETS
+from fedaf.data.registry import DATASETS
 from fedaf.errors import UserError
+from fedaf.methods.registry import METHODS
 from fedaf.reporting.targets import METRICS_HELP, check_metrics
 
 _MOST_SEEDS = 1000
@@ -106,9 +108,24 @@ def with_flags(*names: str, without: Sequence[str] = ()) -> Callable[[Command], 
 
 def layered(config: Path | None, flags: Flags, settings: Sequence[str] | None) -> dict[str, Any]:
     """Return the settings of a command: its TOML file, under its flags, under its ``--set``."""
+    if config is not None:
+        _refuse_what_is_no_file(config)
     file = configuration.read_toml(config) if config is not None else {}
     explicit = map(configuration.parse_setting, settings or ())
     return configuration.merge(file, configuration.from_flags(**flags), *explicit)
+
+
+def _refuse_what_is_no_file(config: Path) -> None:
+    """Refuse a data set, a method or a directory in the place of the TOML file, with the flag that was meant."""
+    name = str(config)
+    kinds = {"--dataset": ("data set", name in DATASETS), "--method": ("method", name in METHODS)}
+    for flag, (what, is_known) in kinds.items():
+        if not config.exists() and is_known:
+            message = f"{name} is a {what}, and the argument without a flag is a TOML file; use {flag} {name}."
+            raise UserError(message, code="FEDAF-CONFIG-READ")
+    if config.is_dir():
+        run = f"give the {config / 'config.toml'} of a run to repeat it, or --resume to continue it"
+        raise UserError(f"{config} is a directory and not a TOML file; {run}.", code="FEDAF-CONFIG-READ")
 
 
 def resume_command(verb: str, folder: Path, moved: Mapping[str, Any] | None = None) -> str:

@@ -28,7 +28,9 @@ def read_toml(path: Path, *, what: str = "configuration") -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the {what} {path} cannot be read ({error}).", code="FEDAF-CONFIG-READ") from error
+        raise UserError(
+            f"the {what} {path} cannot be read ({error}); check its path.", code="FEDAF-CONFIG-READ"
+        ) from error
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"the {what} {path} is not valid TOML: {error}.", code="FEDAF-CONFIG-TOML") from error
 

@@ -75,7 +75,8 @@ def _tensor_problems(model: nn.Module, name: str) -> Problems:
         yield f"{name} has {_counted('buffer', sparse)} that is not a dense real tensor; make it one", code
     if not any(parameter.requires_grad for parameter in parameters.values()):
         yield f"{name} has no parameter to train; set requires_grad on at least one", code
-    first, shared = {}, []
+    first: dict[int, str] = {}
+    shared = []
     for path, parameter in model.named_parameters(remove_duplicate=False):
         other = first.setdefault(parameter.data_ptr(), path)
         if other != path and parameter.numel():
