@@ -84,8 +84,9 @@ def decoded(files: Sequence[str], shape: _Shape, tally: Tally) -> Iterator[tuple
         UserError: The model's images are neither grey nor RGB.
     """
     size, mode = (shape[2], shape[1]), _mode(shape)
+    named = ((file, Path(file)) for file in files)
     with quietly():
-        for images, rows in decode_all(Path(), files, mode=mode, size=size, tally=tally, progress=None):
+        for images, rows in decode_all(named, mode=mode, size=size, tally=tally, progress=None):
             yield rows, _stacked(images, shape)
 
 
