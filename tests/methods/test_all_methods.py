@@ -20,8 +20,8 @@ Measured with these settings, best of five rounds, the range over seeds 0 to 3 (
 | fedadam (seed 1) | 32.6 | 44.0 |
 | fedyogi (seed 1) | 32.3 | 44.0 |
 
-Of one seed, the least any of the first nine gains on one round of FedAvg is 9.4 at alpha 0.02 and 27.3 at 0.1; FedAF leads FedDM
-by 18.1 at least at 0.02. The tests run seed 1, where FedAF leads FedDM by 19.2, and FedAF+ does by 22.6.
+Of one seed, the least any of the first nine gains on one round of FedAvg is 9.4 at alpha 0.02 and 27.3 at 0.1; FedAF
+leads FedDM by 18.1 at least at 0.02. The tests run seed 1, where FedAF leads FedDM by 19.2, and FedAF+ does by 22.6.
 """
 
 from functools import cache
