@@ -8,10 +8,13 @@ import fedaf
 
 
 def test_help_shows_the_public_functions_and_their_arguments():
-    assert {"run", "start", "resume", "RunResult", "Observer", "__version__"} <= set(dir(fedaf))
+    names = {"run", "start", "resume", "compare", "load", "RunResult", "Observer", "TrainedModel", "__version__"}
+    assert names <= set(dir(fedaf))
     text = pydoc.plain(pydoc.render_doc(fedaf))
     assert "run(" in text
     assert "start(" in text
+    assert "compare(" in text
+    assert "load(" in text
     assert "resume(" in text
     assert "class Observer" in text
     assert "class RunResult" in text

@@ -4,6 +4,7 @@
 ``fedaf.run``             run a federation and return a ``RunResult``
 ``fedaf.start``           the same, one round for each step of a loop
 ``fedaf.resume``          continue a stopped run
+``fedaf.compare``         run several methods on the same splits and return a ``Comparison``
 ``fedaf.load``            the trained model of a run, a ``TrainedModel`` that predicts
 ``fedaf.RunResult``       figures, curve, trained model and metrics of a run
 ``fedaf.Observer``        base class of objects that follow a run
@@ -22,22 +23,38 @@ from fedaf.common.version import __version__
 
 if TYPE_CHECKING:
     from fedaf.federation.observer import Observer
-    from fedaf.runs.api import StartedRun, resume, run, start
+    from fedaf.runs.api import StartedRun, compare, resume, run, start
+    from fedaf.runs.comparison import Comparison
+    from fedaf.runs.model import TrainedModel
     from fedaf.runs.result import RunResult
-    from fedaf.runs.trained import TrainedModel, load
+    from fedaf.runs.trained import load
 
 _HOMES = {
+    "Comparison": "fedaf.runs.comparison",
     "Observer": "fedaf.federation.observer",
     "RunResult": "fedaf.runs.result",
     "StartedRun": "fedaf.runs.api",
-    "TrainedModel": "fedaf.runs.trained",
+    "TrainedModel": "fedaf.runs.model",
+    "compare": "fedaf.runs.api",
     "load": "fedaf.runs.trained",
     "resume": "fedaf.runs.api",
     "run": "fedaf.runs.api",
     "start": "fedaf.runs.api",
 }
 
-__all__ = ["Observer", "RunResult", "StartedRun", "TrainedModel", "__version__", "load", "resume", "run", "start"]
+__all__ = [
+    "Comparison",
+    "Observer",
+    "RunResult",
+    "StartedRun",
+    "TrainedModel",
+    "__version__",
+    "compare",
+    "load",
+    "resume",
+    "run",
+    "start",
+]
 
 
 def __getattr__(name: str) -> Any:

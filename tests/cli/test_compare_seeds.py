@@ -11,10 +11,11 @@ from rich.console import Console
 
 from fedaf import config as configuration
 from fedaf.cli import options
-from fedaf.cli.terminal import Job, Terminal
+from fedaf.cli.terminal import Terminal
 from fedaf.reporting.statistics import mean_and_deviation, paired_difference
 from fedaf.reporting.tables import duration
 from fedaf.runs import assembly, estimate
+from fedaf.runs.comparison import Job
 from fedaf.runs.estimate import Pace
 from support.commandline import assert_one_sentence
 from support.errors import raises

@@ -4,11 +4,15 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import fedaf
+from fedaf.data import catalog
+from fedaf.data.pixels import normalise
+from fedaf.data.sets.digits import SPEC
 from fedaf.errors import InUse
 from fedaf.federation.events import EventReader
 from fedaf.federation.observer import Observer
@@ -25,6 +29,8 @@ SMALL = {
     "local_epochs": 1,
     "settings": {"model.width": 4, "model.depth": 2, "run.device": "cpu", "run.threads": 1},
 }
+
+NORMALISATION = SPEC.mean, SPEC.std
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +173,77 @@ def test_an_unknown_argument_is_refused_with_the_nearest_one():
     with raises("FEDAF-CONFIG-KEY") as caught:
         fedaf.run(**SMALL, on_rounds=print)
     assert "on_round" in str(caught.value).partition(";")[0]
+
+
+def test_a_result_predicts_and_plots(whole):
+    digits = catalog.load("digits", Path("data")).test
+    predicted = whole.predict(digits.images[:50])
+    expected = whole.trained.module(normalise(digits.images[:50], *NORMALISATION)).argmax(1)
+    assert predicted == [str(label) for label in expected.tolist()]
+    (axes,) = whole.plot().axes
+    line = next(line for line in axes.lines if line.get_label() == "fedavg")
+    assert line.get_ydata().tolist() == whole.curve
+
+
+def test_a_run_that_was_stopped_before_its_first_round_has_no_model():
+    stopped = fedaf.start(**SMALL).result()
+    assert stopped.curve == []
+    with raises("FEDAF-MODEL-NOT-GLOBAL"):
+        stopped.predict("photo.png")
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    given = {**SMALL, "rounds": 2, "method": None}
+    out = tmp_path_factory.mktemp("comparison") / "c"
+    return fedaf.compare(methods=["fedavg", "fedprox"], seeds=[0, 1], out=out, **{**given, "mu": 10.0})
+
+
+def test_a_comparison_has_a_run_per_method_and_seed_with_the_numbers_of_run(comparison):
+    assert [(run["method"], run["seed"]) for run in comparison.results] == [
+        ("fedavg", 0),
+        ("fedprox", 0),
+        ("fedavg", 1),
+        ("fedprox", 1),
+    ]
+    alone = fedaf.run(**{**SMALL, "rounds": 2}, seed=1)
+    assert comparison.by_method["fedavg"][1]["curve"] == alone.curve
+
+
+def test_a_comparison_has_paired_differences_and_one_line_as_its_repr(comparison):
+    best = comparison.differences()[0]
+    assert (best.method, best.against, best.difference.seeds) == ("fedprox", "fedavg", 2)
+    runs = comparison.by_method
+    gaps = [b["best_accuracy"] - a["best_accuracy"] for a, b in zip(runs["fedavg"], runs["fedprox"], strict=True)]
+    assert best.difference.mean == pytest.approx(sum(gaps) / 2)
+    assert comparison.differences("fedprox")[0].difference.mean == pytest.approx(-sum(gaps) / 2)
+    assert [one.measure.name for one in comparison.differences(metrics=["loss"])][-1] == "loss"
+    assert re.match(
+        r"Comparison\(digits, 3 clients, .* 2 seeds; best test round: fedavg \d+\.\d\d ± ", repr(comparison)
+    )
+
+
+def test_a_comparison_is_a_frame_and_a_figure(comparison):
+    frame = comparison.to_frame()
+    assert frame["method"].tolist() == ["fedavg", "fedprox", "fedavg", "fedprox"]
+    assert frame["loss"].notna().all()
+    assert {"fedavg", "fedprox"} <= {line.get_label() for line in comparison.plot().axes[0].lines}
+
+
+def test_a_comparison_from_python_is_resumed_by_the_command(comparison, call):
+    run = comparison.directory / "fedprox" / "seed1"
+    (run / "result.json").unlink()
+    code, out, err = call("compare", "--resume", str(comparison.directory), "-q")
+    assert (code, err) == (0, "")
+    assert "paired over 2 seeds" in out
+
+
+def test_wrong_arguments_of_a_comparison_are_refused():
+    for wrong, code in (
+        ({"methods": ["fedavg", "fedavg"]}, "FEDAF-CLI-METHODS"),
+        ({"methods": []}, "FEDAF-CLI-METHODS"),
+        ({"against": "moon"}, "FEDAF-CLI-AGAINST"),
+        ({"gama": 1}, "FEDAF-CONFIG-KEY"),
+    ):
+        with raises(code):
+            fedaf.compare(**wrong)

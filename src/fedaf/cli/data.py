@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedaf.cli.options import slug
 from fedaf.cli.terminal import continued_by, print_line, this_command
+from fedaf.common.naming import slug
 from fedaf.data.registry import DATASETS, spec_of
 from fedaf.errors import UserError
 

@@ -13,6 +13,7 @@ import click
 import typer
 
 from fedaf import config as configuration
+from fedaf.common.naming import slug
 from fedaf.config.presets import PRESETS
 from fedaf.data.registry import DATASETS
 from fedaf.errors import UserError
@@ -192,8 +193,3 @@ def new_directory(*parts: str) -> Path:
     while path.exists():
         path, number = Path("runs") / f"{name}-{number}", number + 1
     return path
-
-
-def slug(name: str) -> str:
-    """Return a name that is safe as a directory."""
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(name).name)

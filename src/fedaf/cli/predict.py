@@ -17,7 +17,7 @@ from fedaf.errors import UserError
 
 if TYPE_CHECKING:
     from fedaf.data.readers.images import Tally
-    from fedaf.runs.trained import TrainedModel
+    from fedaf.runs.model import TrainedModel
 
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write a CSV file with the probability of every class.")]
 

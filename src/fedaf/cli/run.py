@@ -4,7 +4,6 @@ from pathlib import Path
 
 from fedaf import config as configuration
 from fedaf.cli import options
-from fedaf.cli.compare import COMPARISON
 from fedaf.cli.options import (
     ConfigFile,
     Flags,
@@ -69,6 +68,8 @@ def run(
 
 def _resume(folder: Path, flags: Flags, terminal: Terminal) -> None:
     """Bring the run in a folder to its end."""
+    from fedaf.runs.comparison import COMPARISON
+
     if (folder / COMPARISON).is_file():
         message = f"{folder} holds a comparison; continue it with {options.resume_command('compare', folder)}"
         raise UserError(f"{message}.", code="FEDAF-RUN-NOT-FOUND")

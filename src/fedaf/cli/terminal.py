@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from fedaf.federation.observer import Observer
     from fedaf.reporting.targets import Target
     from fedaf.runs.assembly import SharedData
+    from fedaf.runs.comparison import Job
     from fedaf.runs.experiment import Experiment
 
 CSV, SUMMARY = "comparison.csv", "summary.json"
@@ -33,26 +33,6 @@ _MOST_CLIENTS = 50  # a larger partition is not printed
 def print_line(console: Console, text: str) -> None:
     """Print one line without markup or wrapping."""
     console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is left to do of a run.
-
-    Args:
-        run: Its directory.
-        experiment: The prepared experiment.
-        rounds_done: Rounds before it was stopped; ``None`` if it was never started.
-    """
-
-    run: Path
-    experiment: "Experiment"
-    rounds_done: int | None = None
-
-    @property
-    def left(self) -> float:
-        """The part of its rounds that is left."""
-        return 1 - (self.rounds_done or 0) / self.experiment.config.run.rounds
 
 
 def _after(prefix: str, sentence: str | None) -> str | None:
@@ -138,7 +118,7 @@ class Terminal:
             self.say(f"{name} will take about {tables.duration(seconds)} on {device}.")
             self._suggest_quick(seconds, experiment)
 
-    def announce_all(self, jobs: Sequence[Job]) -> None:
+    def announce_all(self, jobs: "Sequence[Job]") -> None:
         """Print the partition of the first run, and the estimated time of all runs together and by method."""
         from fedaf.reporting import tables
         from fedaf.runs import estimate

@@ -136,15 +136,27 @@ def differences_table(compared: Sequence[Compared]) -> Table | None:
     return table
 
 
-def as_csv(results: Sequence[Result]) -> str:
-    """Return the figures of all runs as CSV, one line per run. A figure that does not apply is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_RUN, "personal_best_accuracy", "personal_last_accuracy", *_COST])
+def as_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the figures of all runs, one row per run: all metrics after the last round, personal accuracy and cost.
+
+    A figure that does not apply is ``None``.
+    """
+    rows = []
     for result in results:
         personal = result.get("personal") or {}
-        own = [personal.get(f"{which}_accuracy") for which in ("best", "last")]
-        writer.writerow([*(result.get(key) for key in _RUN), *own, *(result[key] for key in _COST)])
+        own = {f"personal_{which}_accuracy": personal.get(f"{which}_accuracy") for which in ("best", "last")}
+        metrics = {name: value_of(result, name) for name in METRICS if name != "accuracy" and "personal" not in name}
+        costs = {key: result[key] for key in _COST}
+        rows.append({**{key: result.get(key) for key in _RUN}, **metrics, **own, **costs})
+    return rows
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """Return the rows of ``as_rows`` as CSV, one line per run."""
+    text, rows = io.StringIO(), as_rows(results)
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 

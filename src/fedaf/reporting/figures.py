@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -17,6 +17,9 @@ from fedaf.data.statistics import spread
 from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
 from fedaf.protocol import UserError
 from fedaf.reporting.tables import by_method, title_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
@@ -86,13 +89,18 @@ def _read(path: Path, advice: str) -> dict[str, Any]:
 
 def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Draw the test accuracy of several runs by round, one line per method: the mean over its seeds."""
+    return _save(curves_figure(results), path)
+
+
+def curves_figure(results: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Return the figure that ``curves`` saves."""
     by_label = {}
     for method, runs in by_method(results).items():
         rounds = min(len(run["curve"]) for run in runs)
         by_label[method] = [run["curve"][:rounds] for run in runs]
     chance = 100 / len(classes) if (classes := results[0].get("classes")) else None  # unknown of older runs
     methods = {name: name for name in by_label}
-    return seed_curves(by_label, path, title=title_of(results), methods=methods, chance=chance)
+    return _seed_curves(by_label, title=title_of(results), methods=methods, chance=chance)
 
 
 def seed_curves(
@@ -101,8 +109,18 @@ def seed_curves(
     *,
     title: str,
     methods: Mapping[str, str] | None = None,
-    chance: float | None = None,
 ) -> Path:
+    """Draw test accuracy by round, of any runs under labels of their own; see ``_seed_curves``."""
+    return _save(_seed_curves(by_label, title=title, methods=methods), path)
+
+
+def _seed_curves(
+    by_label: Mapping[str, Sequence[Sequence[float | None]]],
+    *,
+    title: str,
+    methods: Mapping[str, str] | None = None,
+    chance: float | None = None,
+) -> "Figure":
     """Draw test accuracy by round: the mean over seeds for each label, and a band from their lowest to their highest.
 
     An unknown accuracy is a gap in its line. The method of a label, if it is given in ``methods``, sets the colour; the
@@ -134,7 +152,7 @@ def seed_curves(
         figure.legend(fontsize=8, loc="outside right center")
     else:
         axes.legend(fontsize=8)
-    return _save(figure, path)
+    return figure
 
 
 def bubbles(run: Path, path: Path) -> Path:
@@ -307,7 +325,7 @@ def _plain(name: str) -> str:
     return name.replace("$", r"\$")
 
 
-def _new_figure(width: float, height: float) -> tuple[Any, Any]:
+def _new_figure(width: float, height: float) -> "tuple[Figure, Any]":
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")

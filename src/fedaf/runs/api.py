@@ -3,9 +3,10 @@
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,10 +20,12 @@ from fedaf.config.tables import MethodTable
 from fedaf.data import in_memory
 from fedaf.errors import UserError
 from fedaf.federation.observer import Observer, Observers
+from fedaf.federation.run_directory import check_new
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.runs.assembly import SharedData
+from fedaf.runs.comparison import Comparison, Plan, jobs_left, planned
 from fedaf.runs.composition import Play
 from fedaf.runs.experiment import Experiment, playing, prepare, reopen
 from fedaf.runs.result import RunResult
@@ -168,18 +171,12 @@ def start(
         ...         break
         >>> result = active.result()
     """
-    network = None if model is None or isinstance(model, str) else model
-    given_data = None if dataset is None or isinstance(dataset, str | Path) else dataset
-    flags = {name: options.pop(name) for name in FLAGS if name in options}
-    flags["dataset"] = dataset if given_data is None else in_memory.name_of(given_data)
-    flags["model"] = model if network is None else custom.name_of(network)
-    layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
-    named = configuration.from_flags(**flags)
-    given = configuration.merge(named, {"method": options}, *layers)
-    _refuse_unknown(options, given["method"].get("name"))
+    given, network, data = _given(dataset, model, settings, options)
+    method = str(given["method"].get("name") or MethodTable().name)
+    _refuse_unknown(options, run, [method])
     config = configuration.build(given, preset=preset)
-    configuration.refuse_unused(flags, config)
-    experiment = prepare(config, model=network, shared=SharedData(given_data))
+    configuration.refuse_unused(options, config)
+    experiment = prepare(config, model=network, shared=SharedData(data))
     return StartedRun(experiment, None if out is None else Path(out), _observing(observer, progress), new=True)
 
 
@@ -219,6 +216,67 @@ def resume(
     return _play_all(StartedRun(experiment, Path(out), _observing(observer, progress), new=False), on_round)
 
 
+@configuration.accepts_flags
+def compare(
+    *,
+    methods: Sequence[str] = ("fedaf", "fedavg"),
+    seeds: Sequence[int] | None = None,
+    against: str | None = None,
+    preset: str = "paper",
+    dataset: Any = None,
+    model: str | nn.Module | Factory | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Run several methods on the same splits, with one or several seeds.
+
+    The arguments that are not listed here are those of ``fedaf.run``. Options of a method go to the methods that have
+    them.
+
+    Args:
+        methods: Names of the methods.
+        seeds: One run per method and seed; every seed has its own split. Unset: the seed of ``run``.
+        against: The method that the others are compared with. Unset: the first one.
+        preset: Named values for the data set and the methods: ``paper`` or ``quick``.
+        dataset: Name of a data set (default: digits), or the data, as for ``fedaf.run``.
+        model: Name of a model, a network, or a function that returns one, as for ``fedaf.run``.
+        out: New directory to keep all runs in. Unset: nothing stays on disk.
+        progress: Show the progress of each run.
+        settings: Any other settings by path: ``{"partition.kind": "iid"}``.
+        {flags}
+        **options: Options of the methods: ``ipc=10``.
+
+    Returns:
+        The figures of all runs, and the paired differences between the methods.
+
+    Raises:
+        UserError: If a setting is unknown or has a wrong value, or the data are missing.
+
+    Example:
+        >>> found = fedaf.compare(methods=["fedaf", "fedavg"], seeds=[0, 1, 2], dataset="digits", alpha=0.1)
+        >>> found.differences()[0].verdict
+    """
+    given, network, data = _given(dataset, model, settings, options)
+    _refuse_unknown(options, compare, methods)
+    runs = planned(methods, given, preset=preset, seeds=seeds)
+    configuration.refuse_unused(options, next(iter(runs.values())))
+    plan, shared = Plan(runs, against), SharedData(data)
+    with ExitStack() as stack:
+        if out is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedaf-")))
+        else:
+            folder = Path(out)
+            check_new(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+        plan.save(folder)
+        for job in jobs_left(folder, plan, {}, partial(prepare, model=network, shared=shared), shared):
+            job.complete(_observing(None, progress))
+        found = Comparison.read(folder, plan)
+    return found if out is not None else replace(found, directory=None)
+
+
 def _play_all(started: StartedRun, on_round: OnRound | None) -> RunResult:
     with started:
         for metrics in started:
@@ -239,13 +297,32 @@ def _observing(observer: Observer | None, progress: bool) -> Observer:
     return shown if observer is None else Observers(shown, observer)
 
 
-def _refuse_unknown(options: Mapping[str, Any], method: str | None) -> None:
-    """Refuse keyword arguments of ``run`` that are neither flags nor options of the method."""
-    of_method = METHODS.find(method or MethodTable().name).Options.model_fields
-    accepted = [*list(inspect.signature(run).parameters)[:-1], *of_method]
+def _given(
+    dataset: Any,
+    model: str | nn.Module | Factory | None,
+    settings: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> tuple[dict[str, Any], nn.Module | Factory | None, Any]:
+    """Return the settings behind the arguments of ``run``, and the model and the data that are not names."""
+    network = None if model is None or isinstance(model, str) else model
+    data = None if dataset is None or isinstance(dataset, str | Path) else dataset
+    flags = {
+        **{name: value for name, value in options.items() if name in FLAGS},
+        "dataset": dataset if data is None else in_memory.name_of(data),
+        "model": model if network is None else custom.name_of(network),
+    }
+    of_method = {name: value for name, value in options.items() if name not in FLAGS}
+    layers = [configuration.setting(path, value) for path, value in (settings or {}).items()]
+    return configuration.merge(configuration.from_flags(**flags), {"method": of_method}, *layers), network, data
+
+
+def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any], methods: Sequence[str]) -> None:
+    """Refuse keyword arguments that are neither flags nor options of a method."""
+    of_methods = list(dict.fromkeys(key for name in methods for key in METHODS.find(name).Options.model_fields))
+    accepted = [*list(inspect.signature(function).parameters)[:-1], *of_methods]
     for name in options:
-        if name not in of_method:
-            settings = [path.removeprefix("method.") for path in meant(name, [method or MethodTable().name])]
+        if name not in FLAGS and name not in of_methods:
+            settings = [path.removeprefix("method.") for path in meant(name, list(methods))]
             hint = f" (did you mean {' or '.join(settings)}?)" if settings else nearest(name, accepted)
-            what = f"fedaf.run has no argument {name!r}{hint}"
+            what = f"fedaf.{function.__name__} has no argument {name!r}{hint}"
             raise UserError(f"{what}; expected one of {', '.join(accepted)}.", code="FEDAF-CONFIG-KEY")

@@ -18,6 +18,7 @@ from fedaf.config import Config
 from fedaf.data.dataset import Split
 from fedaf.data.spec import NO_DATA
 from fedaf.engine import EagerEngine
+from fedaf.federation import model_folder
 from fedaf.federation.checkpoint import LATEST, Checkpoint
 from fedaf.federation.events import EventWriter
 from fedaf.federation.federation import Federation
@@ -27,6 +28,7 @@ from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_metrics
 from fedaf.federation.summary import summary
 from fedaf.protocol import Key, Method, Tensors, Transport, UserError
+from fedaf.runs.model import TrainedModel
 from fedaf.runs.result import RunResult
 from fedaf.training.scores import Holding
 
@@ -145,9 +147,18 @@ class Play(Iterator[Mapping[str, Any]]):
         figures = _figures(site, clients, rounds)
         self._directory.write(RESULT, readable_json(figures) + "\n")
         self._events.finished()
-        model = site.method.build_model(self._server.key)
-        model.load_state_dict(self._server.model)
-        return RunResult(figures, model.eval(), path, rounds)
+        return RunResult(figures, self._trained(), path, rounds)
+
+    def _trained(self) -> TrainedModel | None:
+        """Return the model that the run is for, if there is one."""
+        method, path = self._site.method, self._directory.path
+        card = model_folder.read_card(path)
+        if card is None or not card.files or not method.global_model:
+            return None
+        module = method.build_model(self._server.key)
+        weights = self._server.model if card.which == "last" else model_folder.read_weights(path, card.which)
+        module.load_state_dict(dict(weights))
+        return TrainedModel(module.eval(), card, card.which, card.files[card.which].round)
 
     def _end(self) -> None:
         """Tell the observers once that no more rounds follow."""

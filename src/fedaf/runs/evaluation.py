@@ -12,7 +12,7 @@ from fedaf.data.spec import NO_DATA, Progress, custom_spec
 from fedaf.federation.run_directory import CONFIG, PARTITION
 from fedaf.protocol import UserError
 from fedaf.runs import assembly
-from fedaf.runs.trained import TrainedModel
+from fedaf.runs.model import TrainedModel
 from fedaf.training.evaluate import score
 from fedaf.training.scores import Scores
 

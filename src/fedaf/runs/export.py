@@ -20,7 +20,7 @@ from torch.export import Dim, ExportedProgram
 from fedaf.common.naming import nearest
 from fedaf.common.registry import reason
 from fedaf.protocol import UserError
-from fedaf.runs.trained import TrainedModel
+from fedaf.runs.model import TrainedModel
 
 #: Name of the description inside of a ``torch.export`` file.
 DESCRIPTION = "model.json"

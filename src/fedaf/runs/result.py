@@ -2,16 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fedaf.errors import UserError
 from fedaf.federation.summary import flat
+from fedaf.reporting.figures import curves_figure
+from fedaf.runs.inputs import Images
+from fedaf.runs.model import TrainedModel
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,7 +26,8 @@ class RunResult:
 
     Args:
         figures: The content of ``result.json``.
-        model: The trained global model, in eval mode.
+        trained: The trained global model with its class names: the best one if ``data.selection`` set images aside to
+            choose it by, else the last one. ``None`` if there is none.
         directory: The run directory; ``None`` if it was not kept.
         rounds: The metrics of each round: the lines of ``metrics.jsonl``.
 
@@ -32,7 +39,7 @@ class RunResult:
     """
 
     figures: Mapping[str, Any]
-    model: nn.Module
+    trained: TrainedModel | None
     directory: Path | None
     rounds: Sequence[Mapping[str, Any]] = field(default=())
 
@@ -43,6 +50,22 @@ class RunResult:
         shown = ", ".join(f"{name} {value:.2f} %" for name, value in accuracies if value is not None)
         where = "" if self.directory is None else f", in {self.directory}"
         return f"RunResult({f['method']} on {f['dataset']}: {played} rounds{shown and ', '}{shown}{where})"
+
+    @property
+    def model(self) -> nn.Module:
+        """The network of ``trained``, in eval mode. It takes normalised images and returns logits.
+
+        Raises:
+            UserError: No round was played, or the method has no global model.
+        """
+        return self._trained.module
+
+    @property
+    def _trained(self) -> TrainedModel:
+        if self.trained is None:
+            what = "the run has no global model, because no round was played or its method has none"
+            raise UserError(f"{what}; use fedaf.load(DIRECTORY, client=...).", code="FEDAF-MODEL-NOT-GLOBAL")
+        return self.trained
 
     @property
     def curve(self) -> list[float]:
@@ -67,9 +90,28 @@ class RunResult:
         Raises:
             UserError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            what = "RunResult.to_frame needs pandas, which is not installed"
-            raise UserError(f"{what}; install it with pip install pandas.", code="FEDAF-RUN-PANDAS") from error
-        return pandas.DataFrame([flat(metrics) for metrics in self.rounds])
+        return needs_pandas("RunResult.to_frame").DataFrame([flat(metrics) for metrics in self.rounds])
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure of the test accuracy by round. Notebooks show it; ``savefig`` writes it."""
+        return curves_figure([self.figures])
+
+    def predict(self, images: Images) -> list[str]:
+        """Return the class name of each image, by ``trained.predict``.
+
+        Args:
+            images: Files or folders, Pillow images, or uint8 arrays or tensors.
+
+        Raises:
+            UserError: The images are of another kind, a file cannot be read, or there is no global model.
+        """
+        return self._trained.predict(images)
+
+
+def needs_pandas(what: str) -> ModuleType:
+    """Return the module pandas, or raise ``UserError`` if ``what`` cannot be done without it."""
+    try:
+        return import_module("pandas")
+    except ImportError as error:
+        message = f"{what} needs pandas, which is not installed; install it with pip install pandas."
+        raise UserError(message, code="FEDAF-RUN-PANDAS") from error

@@ -1,12 +1,10 @@
-"""The models of a finished or stopped run, ready for use: ``fedaf.load``."""
+"""Loading the models of a finished or stopped run: ``fedaf.load``."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedaf import config as configuration
 from fedaf.client.state import ClientState
@@ -14,7 +12,6 @@ from fedaf.common.naming import nearest
 from fedaf.config.tables import ModelTable
 from fedaf.config.toml import validate
 from fedaf.data import catalog
-from fedaf.engine import EagerEngine, make_engine, resolve_device
 from fedaf.federation import checkpoint, model_folder
 from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.model_folder import Kept, ModelCard, Which
@@ -22,83 +19,10 @@ from fedaf.federation.run_directory import CONFIG
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
-from fedaf.protocol import Key, Method, Task, Tensors, UserError
-from fedaf.runs import assembly, inputs
+from fedaf.protocol import Key, Method, Tensors, UserError
+from fedaf.runs import assembly
 from fedaf.runs.composition import model_card, must_fit
-from fedaf.runs.inputs import Images
-from fedaf.training.evaluate import predict
-
-
-@dataclass(frozen=True, repr=False)
-class TrainedModel:
-    """A trained model with everything it needs: class names, image size, normalisation.
-
-    Args:
-        module: The network, in eval mode. It takes normalised float32 images [N, C, H, W] and returns logits.
-        card: The content of ``model.json``.
-        which: ``last`` or ``best``.
-        round: The round after which the run had this model.
-        client: The client whose personal model this is; ``None`` for the global model.
-
-    Example:
-        >>> model = fedaf.load("runs/first")
-        >>> model.predict(["a.png", "b.png"])
-    """
-
-    module: nn.Module
-    card: ModelCard
-    which: Which
-    round: int
-    client: str | None = None
-    engine: EagerEngine = field(default_factory=lambda: make_engine("eager", resolve_device("auto"), precision="fp32"))
-
-    def __repr__(self) -> str:
-        card = self.card
-        whose = f"personal model of {self.client}" if self.client else f"{self.which} model"
-        origin = f"{card.method['name']} on {card.dataset}, {whose}, after round {self.round}"
-        shape = "x".join(map(str, card.image_shape))
-        return f"TrainedModel({card.model['name']}: {origin}; {len(card.classes)} classes, images {shape})"
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names, in the order of the columns of ``predict_proba``."""
-        return self.card.classes
-
-    @property
-    def task(self) -> Task:
-        """Image shape, number of classes and normalisation."""
-        return self.card.task
-
-    def predict(self, images: Images) -> list[str]:
-        """Return the class name of each image.
-
-        Args:
-            images: Files or folders, Pillow images, or uint8 arrays or tensors [N, H, W, C], [N, C, H, W], [H, W, C],
-                [C, H, W], [N, H, W] or [H, W]; one of them, or a list. Images of another size or colour mode are
-                converted as the images of ``folder:DIR`` are.
-
-        Raises:
-            UserError: The images are of another kind, or a file cannot be read.
-        """
-        return [self.classes[number] for number in self._logits(images).argmax(1).tolist()]
-
-    def predict_proba(self, images: Images) -> np.ndarray:
-        """Return the probability of each class, as float32 [images, classes].
-
-        Args:
-            images: Images as for ``predict``.
-
-        Raises:
-            UserError: The images are of another kind, or a file cannot be read.
-        """
-        return self._logits(images).softmax(1).numpy()
-
-    def _logits(self, images: Images) -> Tensor:
-        task = self.task
-        parts = [
-            predict(self.module, some, task, self.engine).cpu() for some in inputs.batches(images, task.image_shape)
-        ]
-        return torch.cat(parts)
+from fedaf.runs.model import TrainedModel
 
 
 def load(
