@@ -44,6 +44,21 @@ def test_the_list_says_what_is_here_and_how_to_get_the_rest(call, tmp_path):
     assert "fedaf data fetch cifar100" in row["cifar100"]
 
 
+def test_inspect_takes_the_columns_of_a_table(call, tmp_path):
+    lines = ["key,grade,hospital"]
+    (tmp_path / "scans").mkdir()
+    for number in range(20):
+        Image.new("L", (8, 8), number).save(tmp_path / "scans" / f"{number}.png")
+        lines.append(f"{number},{'ab'[number % 2]},h{number % 5}")
+    (tmp_path / "scans" / "labels.csv").write_text("\n".join(lines))
+    columns = ("--image-column", "key", "--label-column", "grade", "--client-column", "hospital")
+    code, out, err = call("data", "inspect", "folder:scans", *columns)
+    assert code == 0, err
+    assert "Natural clients: 5" in out
+    code, _, err = call("data", "inspect", "folder:scans")
+    assert_one_sentence(code, err, ["[FEDAF-DATA-COLUMN]", "key, grade, hospital", "data.image_column"])
+
+
 def test_inspect_shows_counts_colours_and_a_contact_sheet(call, tmp_path):
     code, out, err = call("data", "inspect", "digits")
     assert code == 0, err

@@ -116,11 +116,15 @@ def test_images_of_different_sizes_are_resized(tmp_path):
 
 
 def test_a_site_converts_to_the_shape_of_the_federation(tmp_path):
-    write(tmp_path / "a.parquet", pixels(10, 8, 8), label=["dog", "cat"] * 5)
+    """Classes are matched by name, also where the schema numbers them in another order."""
     spec = DatasetSpec((3, 12, 12), 3, (0.5,) * 3, (0.25,) * 3, ("eel", "dog", "cat"))
-    data = load(tmp_path, spec=spec)
-    assert data.train.images.shape[1:] == (3, 12, 12)
-    assert set(data.train.labels.tolist()) == {1, 2}
+    write(tmp_path / "names" / "train.parquet", pixels(12, 8, 8), label=["dog", "cat", "cat"] * 4)
+    write(tmp_path / "numbers" / "train.parquet", pixels(12, 8, 8), names=["cat", "dog"], label=[1, 0, 0] * 4)
+    for name in ("names", "numbers"):
+        data = load(tmp_path / name, spec=spec)
+        assert data.train.images.shape[1:] == (3, 12, 12)
+        assert data.classes == spec.classes
+        assert data.train.labels.bincount().tolist() == [0, 3, 6]
 
 
 def test_unreadable_rows_are_named(tmp_path):

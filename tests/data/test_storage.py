@@ -197,9 +197,9 @@ def test_arrays_by_domain_that_do_not_fit_are_a_sentence(tmp_path, changes, word
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"domain_train": np.zeros(40, int)}, ["INCOMPLETE", "domain_train", "no domain_test"]),
+        ({"domain_train": np.zeros(40, int)}, ["INCOMPLETE", "domain_train", "without domain_test"]),
         ({"domain_train": np.full(40, 2), "domain_test": np.full(10, 3)}, ["LABELS", "domain_test", "domain 3"]),
-        ({"domain_test": np.zeros(10, int)}, ["INCOMPLETE", "domain_test", "no domain_train"]),
+        ({"domain_test": np.zeros(10, int)}, ["INCOMPLETE", "domain_test", "without domain_train"]),
         ({"domains": np.array(["north", "south"])}, ["INCOMPLETE", "domains", "domain_train", "domain_test"]),
         ({"clients": np.array(["ann", "bob"])}, ["INCOMPLETE", "clients", "client_train"]),
         ({"x_train": np.zeros((40, 8, 8, 3))}, ["SHAPE", "x_train", "float64 [40, 8, 8, 3]", "astype(np.uint8)"]),

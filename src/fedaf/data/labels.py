@@ -109,7 +109,7 @@ def grouped(
     if missing and (names or len(missing) < len(keys)):
         has = f"{kind}s" if len(missing) == len(keys) else next(key for key in keys if key not in missing)
         remedy = f"add the {kind} of each image, numbers from 0 or names, or leave out {has}"
-        raise incomplete(f"there is {has}{place}, but no {' and no '.join(missing)}", remedy)
+        raise incomplete(f"{has} is given{place} without {' and '.join(missing)}", remedy)
     if missing:
         return [], ()
     values = {f"{key}{place}": one_per_image(f"{key}{place}", arrays[key], count) for key, count in keys.items()}

@@ -10,7 +10,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,13 +126,22 @@ def _write(
 ) -> None:
     try:
         parts = {part: _read(paths, columns) for part, paths in files.items()}
+        names = _class_names(files["train"][0], columns)
+        if names and given:  # a federation may number its classes in another order
+            parts = {part: _with_names(found, names) for part, found in parts.items()}
+        elif names:
+            writer.texts("classes", names)
         if "test" not in parts:
             parts = _hold_out(path, parts["train"])
         _write_parts(path, parts, side, given, progress, writer)
     except _arrow().ArrowException as error:
         raise damaged(f"{path} cannot be read as parquet ({printable(str(error)):.200})") from error
-    if names := _class_names(files["train"][0], columns):
-        writer.texts("classes", names)
+
+
+def _with_names(found: _Table, names: Sequence[str]) -> _Table:
+    """Replace the numbers of classes by their names."""
+    numbers, _ = resolve("label", {f"the label column of {found.files[0]}": found.values["label"]}, names)
+    return replace(found, values={**found.values, "label": np.array(names)[numbers[0].numpy()]})
 
 
 def _write_parts(
