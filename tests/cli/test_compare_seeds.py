@@ -119,7 +119,7 @@ def test_seeds_are_numbers_and_ranges(text, expected):
     assert options.seeds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ",", "1,1", "0-2,1", "3-1", "a", "-1", "1.5", "0-", "0-99999", "1 2"])
+@pytest.mark.parametrize("text", ["", ",", "1,1", "0-2,1", "3-1", "a", "-1", "1.5", "0-", "0-99999", "1 - 2"])
 def test_seeds_that_are_no_list_or_doubled_are_refused(text):
     with raises("FEDAF-CLI-SEEDS"):
         options.seeds(text)

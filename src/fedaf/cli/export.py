@@ -25,7 +25,7 @@ def export(
 
     Args:
         run: Directory of the run.
-        format_: torch (a .pt2 file), or onnx, which needs pip install 'fedaf\\[onnx]'.
+        format_: torch (a .pt2 file), or onnx, which needs the packages onnx and onnxscript.
         out: The file. (default: in the folder model/ of the run, named after the model)
     """
     from fedaf.federation.model_folder import FOLDER

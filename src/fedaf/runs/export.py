@@ -121,7 +121,7 @@ def _torch_file(classifier: nn.Module, example: Tensor, description: Mapping[str
 
 def _onnx_file(classifier: nn.Module, example: Tensor, description: Mapping[str, Any]) -> bytes:
     if missing := [name for name in _ONNX_PACKAGES if find_spec(name) is None]:
-        what = f"ONNX needs {' and '.join(missing)}; install fedaf with its extra: pip install 'fedaf[onnx]'."
+        what = f"ONNX needs {' and '.join(missing)}; install them with pip install {' '.join(missing)}."
         raise UserError(what, code="FEDAF-EXPORT-ONNX")
     program = torch.onnx.export(
         _program(classifier, example),

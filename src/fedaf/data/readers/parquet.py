@@ -286,6 +286,6 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        what = "parquet files need pyarrow, which is not installed; install it with pip install 'fedaf[parquet]'"
-        raise UserError(f"{what}, or pip install pyarrow.", code="FEDAF-DATA-PYARROW") from error
+        what = "parquet files need pyarrow, which is not installed; install it with pip install pyarrow."
+        raise UserError(what, code="FEDAF-DATA-PYARROW") from error
     return pyarrow
