@@ -31,7 +31,7 @@ MISTAKES = [
     ("run --method fedavg,fedaf", "METHOD-UNKNOWN", ["'fedavg,fedaf'", "expected one of"]),
     ("compare --methods fedaf,fedagv", "METHOD-UNKNOWN", ["did you mean 'fedavg'"]),
     ("compare --methods fedaf,fedaf", "CLI-METHODS", ["once"]),
-    ("compare --methods ,", "CLI-METHODS", ["--methods fedaf,fedavg"]),
+    ("compare --methods ,", "CLI-METHODS", ["fedaf,fedavg"]),
     ("run --dataset MNIST", "DATA-SET-UNKNOWN", ["did you mean 'mnist'"]),
     ("run --dataset fashion-mnist", "DATA-SET-UNKNOWN", ["did you mean 'fashionmnist'"]),
     ("run --dataset images/train", "DATA-SET-UNKNOWN", ["folder:DIR"]),
@@ -73,7 +73,7 @@ MISTAKES = [
     ("run --local-steps -1", "CONFIG-VALUE", ["method.local_steps"]),
     ("run --memory-budget 0", "CONFIG-VALUE", ["run.memory_budget_mib"]),
     ("run --set federation.quorum=2", "CONFIG-VALUE", ["federation.quorum"]),
-    ("compare --target 900", "CLI-TARGET", ["per cent"]),
+    ("compare --target 900", "CLI-TARGET", ["at most 100"]),
     # what does not fit together
     ("run --verbose --quiet", "CLI-VERBOSITY", ["use one of them"]),
     ("run --engine cuda-graphs --device cpu", "ENGINE-DEVICE", ["eager"]),

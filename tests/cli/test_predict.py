@@ -169,9 +169,9 @@ def test_a_table_names_the_figures_by_how_their_round_was_chosen(call, trained, 
     code, out, err = call("run", "--resume", trained)
     assert (code, err) == (0, "")
     result = json.loads((trained / "result.json").read_text())
-    shown = next(line for line in out.splitlines() if "fedavg" in line and "│" in line)
+    shown = next(line for line in out.splitlines() if re.match(r"\W*fedavg +\W*\d", line))
     figures = [result[name] for name in ("best_accuracy", "last_accuracy", "selected_accuracy")]
-    assert re.findall(r"\d+\.\d\d(?= │)", shown)[:3] == [f"{figure:.2f}" for figure in figures]
+    assert re.findall(r"\d+\.\d\d", shown)[:3] == [f"{figure:.2f}" for figure in figures]
     words = re.sub(r"[┃┏┳┓━\s]+", " ", out)
-    assert all(word in words for word in ("best test", "last %", "selected"))
+    assert all(word in words for word in ("best", "test", "last %", "selected"))
     assert f"fedaf predict {trained}" in out

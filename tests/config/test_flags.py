@@ -46,7 +46,9 @@ def test_an_option_is_one_line_from_which_its_flag_follows(monkeypatch):
 def test_the_keyword_arguments_of_run_are_the_flags():
     arguments = inspect.signature(fedaf.run).parameters
     assert set(FLAGS) < set(arguments)
-    assert set(arguments) - set(FLAGS) == {"preset", "out", "observer", "settings", "options"}
+    assert set(arguments) - set(FLAGS) == {
+        *("preset", "out", "on_round", "observer", "progress", "settings", "options"),
+    }
     for name, flag in FLAGS.items():
         assert name in ("model", "dataset") or f"{name}: {flag.help}" in fedaf.run.__doc__
     assert "{flags}" not in fedaf.run.__doc__

@@ -186,4 +186,4 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with raises("FEDAF-DATA-PYARROW") as error:
         load(tmp_path)
-    assert "fedaf[parquet]" in str(error.value)
+    assert "pip install pyarrow" in str(error.value)

@@ -18,7 +18,7 @@ LITTLE = lambda: 0  # noqa: E731 (memory that an item needs)
 ENGINE = EagerEngine(CPU, memory_budget=1000, clients_at_once=2)
 #: Without the methods whose clients work as those of FedAvg do.
 WITH_OWN_WORK = [name for name in AVERAGING if name not in ("fednova", "fedavgm", "fedadam", "fedyogi")]
-RUN = {"dataset": "digits", "clients": 3, "alpha": 1.0, "rounds": 2, "preset": "quick", "device": "cpu"}
+RUN = {"dataset": "digits", "clients": 3, "alpha": 1.0, "rounds": 2, "local_epochs": 1, "device": "cpu"}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import torch
 import fedaf
 from fedaf.config import build
 from fedaf.federation.observer import Observer
+from fedaf.runs.assembly import SharedData
 from fedaf.runs.experiment import prepare
 from support.datafiles import pixels
 from support.errors import raises
@@ -92,7 +93,7 @@ def test_noise_survives_a_resume(tmp_path):
 
 def test_a_name_and_data_exclude_each_other():
     with raises("FEDAF-DATA-CONFLICT"):
-        prepare(build({"data": {"name": "digits"}}), dataset=arrays())
+        prepare(build({"data": {"name": "digits"}}), shared=SharedData(arrays()))
 
 
 def test_settings_of_another_partition_are_refused():

@@ -73,7 +73,7 @@ def test_predictions_on_the_test_split_are_as_good_as_the_result_says(kind, run_
     run = run_of(kind)
     model = fedaf.load(run, which="last")
     last = result_of(run)["last_accuracy"]
-    assert evaluate(model, run).score.accuracy == last
+    assert evaluate(model, run).scores.accuracy == last
     if kind != "tuning":  # there the test images are training images
         test = load_data("digits", Path("data")).test
         assert share_right(model, test.images, test.labels) == last
@@ -83,14 +83,14 @@ def test_the_best_model_is_the_one_to_use_if_images_were_set_aside(run_of):
     run = run_of("convnet")
     model = fedaf.load(run)
     assert (model.which, model.round) == ("best", result_of(run)["selected_round"])
-    assert evaluate(model, run).score.accuracy == result_of(run)["selected_accuracy"]
+    assert evaluate(model, run).scores.accuracy == result_of(run)["selected_accuracy"]
     assert fedaf.load(run_of("custom")).which == "last"
 
 
 def test_personal_models_are_as_good_as_the_result_says(run_of):
     run = run_of("fedbn")
     models = {f"client-{number}": fedaf.load(run, client=f"client-{number}") for number in range(3)}
-    found = {client: evaluate(model, run).score.accuracy for client, model in models.items()}
+    found = {client: evaluate(model, run).scores.accuracy for client, model in models.items()}
     assert sum(found.values()) / 3 == result_of(run)["personal"]["last_accuracy"]
     logged = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["personal_accuracy"]
     assert found == logged
@@ -113,8 +113,8 @@ def test_a_personal_model_is_tested_on_the_domain_of_its_client(tmp_path):
     found = [evaluate(fedaf.load(tmp_path / "run", client=client), tmp_path / "run") for client in clients]
     assert [one.samples for one in found] == [30, 30]
     personal = result_of(tmp_path / "run")["personal"]["last_accuracy"]
-    assert sum(one.score.accuracy for one in found) / 2 == personal
-    assert len(evaluate(fedaf.load(tmp_path / "run"), tmp_path / "run").score.by_domain) == 2
+    assert sum(one.scores.accuracy for one in found) / 2 == personal
+    assert len(evaluate(fedaf.load(tmp_path / "run"), tmp_path / "run").scores.by_domain) == 2
 
 
 def test_the_training_data_are_not_needed(tmp_path):
@@ -155,7 +155,7 @@ def test_a_model_from_python_is_passed_again(tmp_path):
         fedaf.load(tmp_path / "run")
     assert "fedaf.load(" in str(refused.value)
     model = fedaf.load(tmp_path / "run", model=network)
-    assert evaluate(model, tmp_path / "run").score.accuracy == result.last_accuracy
+    assert evaluate(model, tmp_path / "run").scores.accuracy == result.last_accuracy
     assert not torch.equal(next(model.module.parameters()), next(network.parameters()))
     with raises("FEDAF-RUN-OTHER-MODEL"):
         fedaf.load(tmp_path / "run", model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))

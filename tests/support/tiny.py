@@ -12,7 +12,7 @@ from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.methods.averaging import AveragingMethod, Fit
-from fedaf.methods.registry import METHODS
+from fedaf.methods.registry import FEDERATED, METHODS
 from fedaf.models.weights import initialise
 from fedaf.protocol import Architecture, Client, Key, Method, Outcome, Payload, Shard, Task, Tensors
 from fedaf.transports.local import LocalTransport
@@ -22,7 +22,7 @@ CLASSES = 3
 TASK = Task("tiny", 1, 4, 4, CLASSES, mean=(0.5,), std=(0.25,))
 ENGINE = EagerEngine(torch.device("cpu"))
 CONVNET = Architecture(partial(build, "convnet", TASK, depth=2, width=4, norm="batch"))
-AVERAGING = tuple(name for name in METHODS if issubclass(METHODS.find(name), AveragingMethod))
+AVERAGING = tuple(name for name in FEDERATED if issubclass(METHODS.find(name), AveragingMethod))
 
 
 def make(name: str, architecture: Architecture = CONVNET, **options: Any) -> AveragingMethod:
