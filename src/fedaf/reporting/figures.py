@@ -28,7 +28,6 @@ _MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
 _LONGEST_TITLE = 70  # characters of a line
 _LARGEST_BUBBLE = 220  # area in square points
-_MOST_INSIDE = 6  # lines whose names fit inside the axes
 #: The colour of each method in every figure. FedAF and FedAF+ have thick lines.
 _COLOURS = {
     "fedaf-plus": "tab:red",
@@ -126,8 +125,7 @@ def _seed_curves(
     An unknown accuracy is a gap in its line. The method of a label, if it is given in ``methods``, sets the colour; the
     second line of a method is dashed. ``chance`` is the accuracy of guessing, a dotted line.
     """
-    many = len(by_label) > _MOST_INSIDE
-    figure, axes = _new_figure(9.0 if many else 6.4, 4.0)
+    figure, axes = _new_figure(8.0, 4.0)
     others, drawn = cycle(_OTHER_COLOURS), set()
     for label, of_seeds in by_label.items():
         method = (methods or {}).get(label, "")
@@ -148,10 +146,7 @@ def _seed_curves(
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
-    if many:
-        figure.legend(fontsize=8, loc="outside right center")
-    else:
-        axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right center")  # inside it would cover lines
     return figure
 
 
