@@ -1,4 +1,4 @@
-"""What all averaging methods share: schedules, weight decay, the length of a way, and what a client sends besides."""
+"""What all averaging methods share: schedules, weight decay, effective steps, and what a client sends besides."""
 
 import json
 import math
@@ -101,11 +101,11 @@ def test_the_cosine_schedule_spans_the_rounds_of_a_run_and_is_logged(tmp_path):
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("steps", [0, 1, 2, 7])
 def test_the_length_of_a_way_is_that_of_steps_with_gradient_one(steps, momentum):
-    way = velocity = 0.0
+    update = velocity = 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1
-        way += velocity
-    assert step_sum(steps, momentum) == pytest.approx(way)
+        update += velocity
+    assert step_sum(steps, momentum) == pytest.approx(update)
 
 
 @pytest.mark.parametrize("samples", [0, 1, 2, 8, 9, 10, 17])

@@ -19,9 +19,9 @@ def steps_of(name: str, deltas: list[float], **options) -> list[float]:
     method = make(name, **options)
     memory, found = method.Memory(), []
     for delta in deltas:
-        way, memory = method.step({"w": torch.tensor([delta], dtype=torch.float64)}, memory)
+        update, memory = method.step({"w": torch.tensor([delta], dtype=torch.float64)}, memory)
         memory = from_tensors(method.Memory, to_tensors(memory))
-        found.append(float(way["w"]))
+        found.append(float(update["w"]))
     return found
 
 
@@ -79,9 +79,9 @@ def test_a_round_moves_parameters_by_the_optimiser_and_averages_statistics(name)
     replies = {"a": Payload(model, {"samples": 3, "loss_ce": 1.0}), "b": Payload(other, {"samples": 1, "loss_ce": 1.0})}
     after = fit.aggregate(server, replies)
     mean = 0.1 * (0.75 * 1 + 0.25 * 2)
-    (way,) = steps_of(name, [mean], lr=0.05, global_lr=0.3)
+    (update,) = steps_of(name, [mean], lr=0.05, global_lr=0.3)
     x = parameters(method, server.model)
-    assert_close(parameters(method, after.model), {n: x[n] + way for n in x}, atol=1e-6)
+    assert_close(parameters(method, after.model), {n: x[n] + update for n in x}, atol=1e-6)
     for n in set(server.model) - set(x):
         torch.testing.assert_close(after.model[n], server.model[n] + (mean if model[n].is_floating_point() else 0))
     kept = to_tensors(after.memory)

@@ -86,7 +86,7 @@ def scheduled_lr(options: AveragingOptions, round: int, rounds: int) -> float:
 
 
 def step_sum(steps: int, momentum: float) -> float:
-    """Return ||a||_1, where lr sum_t a_t g_t is the way that SGD goes in ``steps`` steps with the gradients g_t.
+    """Return ||a||_1, where -lr sum_t a_t g_t is the update of SGD after ``steps`` steps with gradients g_t.
 
     With momentum m, which starts at zero, a_t = (1 - m^(steps - t)) / (1 - m) for t = 0, ..., steps - 1, as FedNova's
     paper has it. Without momentum it is the number of steps.
@@ -250,9 +250,9 @@ def weighted_average(models: Mapping[str, Tensors], weights: Mapping[str, float]
     return {name: average(name) for name in next(iter(models.values()))}
 
 
-def moved(model: Tensors, way: Tensors) -> dict[str, Tensor]:
-    """Return the parameters in ``way`` after this step from ``model``; sums in float64 are rounded once, at the end."""
-    return {name: (model[name].double() + step).to(model[name].dtype) for name, step in way.items()}
+def updated(model: Tensors, update: Tensors) -> dict[str, Tensor]:
+    """Return the parameters in ``update`` after adding it to ``model``; float64 sums are rounded once, at the end."""
+    return {name: (model[name].double() + change).to(model[name].dtype) for name, change in update.items()}
 
 
 def linear_classifier(model: nn.Module, task: Task, named: str | None, wanted_by: str) -> tuple[str, nn.Linear]:

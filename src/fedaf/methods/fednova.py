@@ -1,9 +1,9 @@
 """FedNova: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization"
 (NeurIPS 2020).
 
-Clients with more samples take more steps, so that FedAvg counts them twice: by their weight, and by their longer way.
-FedNova divides the way of each client by its length in steps before averaging. With p_i = n_i / n, and with a_i of SGD
-with momentum (``step_sum``), its update rule is
+Clients with more samples take more steps, so FedAvg counts them twice: by their weight, and by their larger update.
+FedNova divides the update of each client by its number of effective steps ||a_i||_1 before averaging. With
+p_i = n_i / n, and with a_i of SGD with momentum (``step_sum``), its update rule is
 
     d_i     = (x - y_i) / (lr ||a_i||_1)                   the mean gradient of client i
     tau_eff = sum_i p_i ||a_i||_1
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, moved, samples_of, step_sum
+from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, samples_of, step_sum, updated
 from fedaf.protocol import Client, Engine, Number, Payload, Schema, ServerState
 
 _STEPS = "steps"
@@ -50,18 +50,18 @@ class Fit(averaging.Fit):
         return Schema(scalars={_STEPS: Number(int, 0, MOST_SAMPLES)})
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
-        """Average the ways of the clients, each divided by its length; average statistics as FedAvg does."""
+        """Average the normalised updates of the clients; average statistics as FedAvg does."""
         averaged, momentum = super().combine(server, replies), self.method.options.momentum
         step_sums = {client: step_sum(int(reply.scalars[_STEPS]), momentum) for client, reply in replies.items()}
         weights = normalised_weights(samples_of(replies), step_sums)
-        way = {
+        update = {
             name: sum(
                 (w * (replies[k].tensors[name].double() - server.model[name]) for k, w in weights.items()),
                 torch.zeros((), dtype=torch.float64),
             )
             for name in self.method.trainable
         }
-        return replace(averaged, model={**averaged.model, **moved(server.model, way)})
+        return replace(averaged, model={**averaged.model, **updated(server.model, update)})
 
 
 class FedNova(AveragingMethod):

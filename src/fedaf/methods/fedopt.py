@@ -1,7 +1,7 @@
 """FedOpt: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021). FedAvgM is also in Hsu et al., "Measuring the
 Effects of Non-Identical Data Distribution for Federated Visual Classification" (2019).
 
-Clients train as in FedAvg. The server takes the mean way of the clients, Delta = sum_i (n_i / n) (y_i - x), as a
+Clients train as in FedAvg. The server takes the mean update of the clients, Delta = sum_i (n_i / n) (y_i - x), as a
 pseudo-gradient and gives it to an optimiser (Algorithms 1 and 2), with eta = global_lr and tau = adaptivity:
 
     FedAvgM    u <- global_momentum u + Delta                                x <- x + eta u
@@ -22,7 +22,7 @@ from pydantic import Field as Option
 from torch import Tensor
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import AveragingMethod, AveragingOptions, moved
+from fedaf.methods.averaging import AveragingMethod, AveragingOptions, updated
 from fedaf.protocol import Payload, ServerState, Tensors
 
 
@@ -34,8 +34,8 @@ class Fit(averaging.Fit):
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         averaged = super().combine(server, replies)
         delta = {name: averaged.model[name].double() - server.model[name] for name in self.method.trainable}
-        way, memory = self.method.step(delta, server.memory)
-        return replace(averaged, model={**averaged.model, **moved(server.model, way)}, memory=memory)
+        update, memory = self.method.step(delta, server.memory)
+        return replace(averaged, model={**averaged.model, **updated(server.model, update)}, memory=memory)
 
 
 class FedOpt(AveragingMethod):
@@ -45,7 +45,7 @@ class FedOpt(AveragingMethod):
 
     @abstractmethod
     def step(self, delta: Tensors, memory: Any) -> tuple[Tensors, Any]:
-        """Return the way that the server's model goes, and what the optimiser keeps.
+        """Return the update of the server's model, and what the optimiser keeps.
 
         Args:
             delta: The pseudo-gradient Delta, float64, by parameter.
@@ -116,8 +116,8 @@ class Adaptive(FedOpt):
         v = {
             n: self.second_moment(memory.second_moment.get(n, v0), d.square(), options.beta2) for n, d in delta.items()
         }
-        way = {n: options.global_lr * m[n] / (v[n].sqrt() + tau) for n in delta}
-        return way, AdaptiveMemory(_stored(m), _stored(v))
+        update = {n: options.global_lr * m[n] / (v[n].sqrt() + tau) for n in delta}
+        return update, AdaptiveMemory(_stored(m), _stored(v))
 
 
 class FedAdam(Adaptive):

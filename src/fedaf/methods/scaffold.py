@@ -22,7 +22,7 @@ from pydantic import Field as Option
 from torch import Tensor, nn
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import AveragingMethod, AveragingOptions, moved, step_sum, weighted_average
+from fedaf.methods.averaging import AveragingMethod, AveragingOptions, step_sum, updated, weighted_average
 from fedaf.protocol import Client, Engine, Payload, Schema, ServerState, Tensors, like
 from fedaf.protocol.payload import prefixed, select
 from fedaf.training.fit import Loss, cross_entropy
@@ -99,11 +99,11 @@ class Fit(averaging.Fit):
         equal = dict.fromkeys(replies, 1.0)
         mean = weighted_average({k: {n: r.tensors[n] for n in names} for k, r in replies.items()}, equal)
         change = weighted_average({k: select(r.tensors, _CONTROL) for k, r in replies.items()}, equal)
-        way = {name: self.method.options.global_lr * (mean[name].double() - server.model[name]) for name in names}
+        update = {name: self.method.options.global_lr * (mean[name].double() - server.model[name]) for name in names}
         share = len(replies) / max(server.clients, len(replies))
         old = server.memory.control
         control = {name: _of(old, name, change[name]) + share * change[name] for name in names}
-        model = {**averaged.model, **moved(server.model, way)}
+        model = {**averaged.model, **updated(server.model, update)}
         return replace(averaged, model=model, memory=ScaffoldMemory(control))
 
 
