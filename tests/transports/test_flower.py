@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -165,6 +166,21 @@ def test_who_does_not_answer_in_time_is_silent_and_an_error_of_flowers_is_a_reas
     gone = Error(5, "node is gone")
     grid.spoil = lambda message, found: gone if message.metadata.dst_node_id == 11 else found
     assert rounds.play().failures == {"client-1": "fit: Flower error 5: node is gone [FEDAF-CLIENT-GONE]"}
+
+
+def test_a_request_that_expires_while_replies_are_pulled_is_silence_and_no_error(tmp_path, monkeypatch):
+    grid = grid_of(tmp_path)
+    rounds, pull = rounds_over(grid), grid.pull_messages
+    rounds.rules = RoundRules(quorum=0.5, deadline=1.0)
+    expired = Error(3, "message unavailable")
+    grid.spoil = lambda message, found: expired if message.metadata.dst_node_id == 11 else found
+
+    def pull_late(ids):
+        time.sleep(1.2)
+        return pull(ids)
+
+    monkeypatch.setattr(grid, "pull_messages", pull_late)
+    assert rounds.play().failures == {"client-1": f"fit: {Silent().reason}"}
 
 
 def test_a_client_id_belongs_to_who_first_had_it_and_a_node_that_came_back_takes_its_place(tmp_path, caplog):

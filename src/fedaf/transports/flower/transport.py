@@ -63,6 +63,8 @@ class FlowerTransport:
             for reply in self._grid.pull_messages(list(waiting)):
                 # Not by sender: Flower itself replies for a node that is gone.
                 client = waiting.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error() and time.monotonic() >= deadline:
+                    continue  # Flower reports a request that expired meanwhile as an error
                 elapsed = time.monotonic() - started
                 deliveries[client] = _delivery(phase, requests[client], reply, client, elapsed)
                 listener(client, len(deliveries), len(requests))
