@@ -84,7 +84,7 @@ MISTAKES = [
     ("run --set model.norm=group --set model.groups=3", "MODEL-NORM", ["1, 2, 4, 8"]),
     ("run --model resnet18 --set model.norm=instance", "MODEL-NORM", ["model.norm=group"]),
     ("run --set model.keep_weights=true", "MODEL-KEEP-WEIGHTS", ["leave it out"]),
-    ("run --set model.output=0", "MODEL-KEEP-WEIGHTS", ["model.output", "leave it out"]),
+    ("run --set model.output=0", "MODEL-OUTPUT", ["model.output", "leave it out"]),
     ("run --ipc 500", "CONDENSE-NO-CLASS", ["lower method.ipc"]),
     ("run --set method.init=real", "CONFIG-VALUE", ["allow_real_init"]),
     # files

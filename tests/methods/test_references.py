@@ -14,7 +14,8 @@ from fedaf.federation.run_directory import read_metrics
 from fedaf.methods.registry import FEDERATED, METHODS, REFERENCES
 from fedaf.protocol import Shard
 from fedaf.runs.network import client_site, server_site
-from fedaf.training.evaluate import accuracy
+from fedaf.training.evaluate import predict
+from fedaf.training.scores import percent
 from fedaf.transports.flower.node import Node
 from support.errors import raises
 from support.small import final_tensors, small_experiment
@@ -52,7 +53,7 @@ def test_the_accuracy_of_local_training_is_the_mean_over_clients_of_their_own_mo
     for name, held in SHARDS.items():
         model = running.method.build_model(running.server.key)
         model.load_state_dict(running.kept(name))
-        own[name] = accuracy(model, held.test.images, held.test.labels, TASK, ENGINE)
+        own[name] = percent(predict(model, held.test.images, TASK, ENGINE).argmax(1) == held.test.labels)
     log = running.server.log
     assert log["personal_accuracy"] == pytest.approx(own)
     assert log["accuracy"] == pytest.approx(sum(own.values()) / 3)
@@ -150,3 +151,18 @@ def test_in_one_process_a_policy_must_name_a_reference(tmp_path):
         fedaf.run(**given, policy="default")
     (tmp_path / "policy.toml").write_text('methods = ["pooled"]\n')
     assert fedaf.run(**given, policy=str(tmp_path / "policy.toml")).figures["method"] == "pooled"
+
+
+@pytest.mark.parametrize("method", REFERENCES)
+def test_every_client_takes_part_in_every_round_of_a_reference(method, tmp_path):
+    run = a_run(tmp_path / "run", method, clients=4, settings={"federation.participation": 0.5})
+    asked = [line["asked"] for line in read_metrics(run)]
+    assert {len(each) for each in asked} == {1 if method == "pooled" else 4}
+
+
+def test_the_untrained_model_of_local_training_is_not_kept_as_a_result(tmp_path):
+    run = a_run(tmp_path / "run", "local", clients=2)
+    assert [path.name for path in (run / "model").iterdir()] == ["model.json"]
+    with raises("FEDAF-MODEL-NOT-GLOBAL"):
+        fedaf.load(run)
+    assert fedaf.load(run, client="client-1").client == "client-1"

@@ -3,9 +3,11 @@
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -30,6 +32,7 @@ SMALL = {
     "settings": {"model.width": 4, "model.depth": 2, "run.device": "cpu", "run.threads": 1},
 }
 
+COMPARED = {name: value for name, value in SMALL.items() if name != "method"}
 NORMALISATION = SPEC.mean, SPEC.std
 
 
@@ -187,14 +190,14 @@ def test_a_result_predicts_and_plots(whole):
 
 def test_a_run_that_was_stopped_before_its_first_round_has_no_model():
     stopped = fedaf.start(**SMALL).result()
-    assert stopped.curve == []
+    assert (stopped.curve, stopped.best_accuracy, stopped.last_accuracy) == ([], None, None)
     with raises("FEDAF-MODEL-NOT-GLOBAL"):
         stopped.predict("photo.png")
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    given = {**SMALL, "rounds": 2, "method": None}
+    given = {**COMPARED, "rounds": 2}
     out = tmp_path_factory.mktemp("comparison") / "c"
     return fedaf.compare(methods=["fedavg", "fedprox"], seeds=[0, 1], out=out, **{**given, "mu": 10.0})
 
@@ -241,9 +244,68 @@ def test_a_comparison_from_python_is_resumed_by_the_command(comparison, call):
 def test_wrong_arguments_of_a_comparison_are_refused():
     for wrong, code in (
         ({"methods": ["fedavg", "fedavg"]}, "FEDAF-CLI-METHODS"),
+        ({"methods": "fedaf,fedavg"}, "FEDAF-CLI-METHODS"),
+        ({"method": "fedavg"}, "FEDAF-CONFIG-KEY"),
+        ({"seeds": []}, "FEDAF-CLI-SEEDS"),
+        ({"seeds": [1, 1]}, "FEDAF-CLI-SEEDS"),
+        ({"seeds": [1], "seed": 2}, "FEDAF-CLI-SEEDS"),
         ({"methods": []}, "FEDAF-CLI-METHODS"),
         ({"against": "moon"}, "FEDAF-CLI-AGAINST"),
         ({"gama": 1}, "FEDAF-CONFIG-KEY"),
     ):
         with raises(code):
             fedaf.compare(**wrong)
+
+
+def test_wrong_questions_to_a_comparison_are_refused(comparison):
+    with raises("FEDAF-CLI-AGAINST"):
+        comparison.differences("fedpox")
+    with raises("FEDAF-METRIC-UNKNOWN"):
+        comparison.differences(metrics=["los"])
+
+
+def test_a_comparison_on_domains_has_one_split_also_after_it_is_resumed(tmp_path, call):
+    images, labels = np.zeros((60, 8, 8), np.uint8), np.arange(60) % 2
+    images[labels == 1] = 200
+    parts = {f"{name}_{part}": value for part in ("train", "test") for name, value in (("x", images), ("y", labels))}
+    domains = {f"domain_{part}": np.arange(60) % 3 for part in ("train", "test")}
+    np.savez(tmp_path / "d.npz", **parts, **domains, domains=np.array(["a", "b", "c"]))
+    small = {"rounds": 1, "local_epochs": 1, "settings": {"model.width": 4, "model.depth": 2}}
+    out = tmp_path / "c"
+    fedaf.compare(methods=["fedavg", "fedprox"], dataset=f"npz:{tmp_path / 'd.npz'}", out=out, **small)
+    shutil.rmtree(out / "fedprox")
+    assert call("compare", "--resume", str(out), "-q")[0] == 0
+    splits = [json.loads((out / name / "partition.json").read_text())["rows"] for name in ("fedavg", "fedprox")]
+    assert splits[0] == splits[1]
+    assert len(splits[0]) == 3
+
+
+def test_a_run_whose_round_failed_has_ended(tmp_path):
+    class Fail(Observer):
+        def round_started(self, round):
+            raise RuntimeError("the user's own error")
+
+    active = fedaf.start(**SMALL, observer=Fail())
+    with pytest.raises(RuntimeError):
+        next(active)
+    for call_again in (active.__next__, active.result):
+        with raises("FEDAF-RUN-ENDED"):
+            call_again()
+
+
+def test_a_failed_extension_leaves_the_run_as_it_was(tmp_path):
+    run = tmp_path / "run"
+    fedaf.run(**{**SMALL, "rounds": 1}, out=run)
+    before = {name: (run / name).read_bytes() for name in ("config.toml", "result.json")}
+    (run / "round-1" / "model.safetensors").write_bytes(b"damaged")
+    with raises("FEDAF-RUN-NO-CHECKPOINT"):
+        fedaf.resume(run, rounds=3)
+    assert {name: (run / name).read_bytes() for name in before} == before
+
+
+def test_methods_are_judged_by_the_selected_model_too():
+    small = {**COMPARED, "rounds": 2}
+    small["settings"] = {**SMALL["settings"], "data.selection": 100}
+    found = fedaf.compare(methods=["fedavg", "fedprox"], **small)
+    assert [one.measure.name for one in found.differences()] == ["best_accuracy", "last_accuracy", "selected_accuracy"]
+    assert found.to_frame()["selected_accuracy"].notna().all()

@@ -288,7 +288,7 @@ REPLIES = {
         *("ce", "control"),
         server=SCAFFOLD.initial(Key(0)).next_round(clients=2),
     ),
-    "fednova fit": a_fit(FEDNOVA.phases[0], Payload(MODEL), MODEL, "ce", counts=("samples", "steps")),
+    "fednova fit": a_fit(FEDNOVA.phases[0], Payload(MODEL), MODEL, "ce"),
     **{
         f"{name} fit": a_fit(
             method.phases[0], Payload(MODEL), MODEL, "ce", server=method.initial(Key(0)).next_round(clients=2)

@@ -94,7 +94,7 @@ def compare(
         raise UserError(message, code="FEDAF-CLI-SEEDS")
     from fedaf.federation.run_directory import check_new, refuse_in_use
     from fedaf.runs.assembly import SharedData
-    from fedaf.runs.comparison import Plan, planned
+    from fedaf.runs.comparison import Plan, planned, prepare_all
 
     numbers = None if seeds is None else options.seeds(seeds)
     runs = planned(names, options.layered(config, flags, settings), preset=preset, seeds=numbers)
@@ -105,10 +105,9 @@ def compare(
     folder = out or options.new_directory(first.data.name, "comparison", label)
     check_new(folder)
     shared = SharedData()
-    prepared = {name: terminal.prepare(built, shared) for name, built in runs.items()}
+    plan, prepared = prepare_all(plan, lambda built: terminal.prepare(built, shared))
     refuse_in_use(folder)  # again, because reading the data may have taken long
     folder.mkdir(parents=True, exist_ok=True)
-    plan = replace(plan, runs={name: experiment.config for name, experiment in prepared.items()})
     plan.save(folder)
     terminal.say(f"Writing to {folder}.")
     _complete(folder, plan, prepared, terminal, format)

@@ -57,4 +57,4 @@ def evaluate(
         print_line(console, f"  {domain}: {tables.per_cent(value)}")
     for metric in (METRICS[name] for name in ("balanced_accuracy", "macro_auc", "loss")):
         shown = f"{metric.format(metric.read(scores))} {metric.unit}".strip()
-        print_line(console, f"{metric.title.capitalize()}: {shown}")
+        print_line(console, f"{metric.title[0].upper()}{metric.title[1:]}: {shown}")

@@ -218,7 +218,8 @@ class Terminal:
             rest = "a directory per run" if names else "result.json"
             print_line(self.console, f"Results are in {folder}: {', '.join(files)}, and {rest}.")
             if not names:
-                self.say(f"Use the model with: fedaf predict {shlex.quote(str(folder))} IMAGES")
+                whose = "" if results[0].get("global_model", True) else " --client NAME"
+                self.say(f"Use the model with: fedaf predict {shlex.quote(str(folder))} IMAGES{whose}")
 
     def _draw(
         self, folder: Path, runs: Sequence[Path], results: Sequence[Mapping[str, Any]], picture: str

@@ -12,3 +12,8 @@ def batch_sizes(images: int, batch: int) -> list[int]:
     """
     rest = images % batch
     return [batch] * (images // batch) + [rest] * (rest > 1)
+
+
+def batch_count(images: int, batch: int) -> int:
+    """Return the number of batches of one epoch, without listing them."""
+    return images // batch + (images % batch > 1)

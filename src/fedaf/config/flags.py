@@ -5,7 +5,7 @@ They follow from the fields that are marked with ``Flag``; nothing about a flag 
 
 import inspect
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -115,14 +115,18 @@ def refuse_unused(given: Mapping[str, Any], config: Config) -> None:
             raise UserError(message, code="FEDAF-CONFIG-NO-EFFECT")
 
 
-def accepts_flags(function: _Function) -> _Function:
+def accepts_flags(function: _Function, without: Sequence[str] = ()) -> _Function:
     """Add every flag to the signature and the docstring of a function that takes them as ``**options``.
 
     The docstring says where, with a line ``{flags}`` in its ``Args:``.
+
+    Args:
+        function: The function.
+        without: Flags to leave out.
     """
     signature = inspect.signature(function)
     *explicit, options = signature.parameters.values()
-    flags = [flag for flag in FLAGS.values() if flag.name not in signature.parameters]
+    flags = [flag for flag in FLAGS.values() if flag.name not in (*signature.parameters, *without)]
     keyword = inspect.Parameter("flag", inspect.Parameter.KEYWORD_ONLY, default=None)
     added = [keyword.replace(name=flag.name, annotation=flag.type | None) for flag in flags]
     function.__signature__ = signature.replace(parameters=[*explicit, *added, options])  # type: ignore[attr-defined]

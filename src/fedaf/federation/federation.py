@@ -115,9 +115,12 @@ class Federation:
         return saved
 
     def _keep(self, server: ServerState, metrics: Mapping[str, Any]) -> None:
-        """Keep the model after a round for use."""
-        now = Kept(server.round, metrics.get("selection_accuracy"))
-        model_folder.keep(self.directory.path, self.card, server.model, now)
+        """Keep the model after a round for use, if the method has one."""
+        if self.method.has_global_model:
+            now = Kept(server.round, metrics.get("selection_accuracy"))
+            model_folder.keep(self.directory.path, self.card, server.model, now)
+        else:
+            model_folder.write_card(self.directory.path, self.card)
 
     def _metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         return {
@@ -141,7 +144,7 @@ class Federation:
 
     def _model_metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         """Test the global model. Without test data or a global model, the figures come from the clients' evaluation."""
-        if self.test is None or not self.method.global_model:
+        if self.test is None or not self.method.has_global_model:
             return _figures_of_clients(server.log)
         started = time.perf_counter()
         model = self.method.build_model(server.key)
@@ -153,7 +156,7 @@ class Federation:
 
     def _select(self, server: ServerState, report: RoundReport) -> dict[str, float]:
         """Score the global model on the selection images, by which the best model is chosen."""
-        if self.selection is None or not self.method.global_model:
+        if self.selection is None or not self.method.has_global_model:
             return {}
         started = time.perf_counter()
         model = self.method.build_model(server.key)

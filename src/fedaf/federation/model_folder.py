@@ -121,8 +121,14 @@ def keep(directory: Path, card: ModelCard, model: Tensors, now: Kept) -> ModelCa
         best = now
     write_atomically(path_of(directory, "last"), weights)
     written = replace(card, files={"last": now} if best is None else {"last": now, "best": best})
-    write_atomically(folder / CARD, written.to_json())
+    write_card(directory, written)
     return written
+
+
+def write_card(directory: Path, card: ModelCard) -> None:
+    """Write what is needed to use the models of a run."""
+    (directory / FOLDER).mkdir(exist_ok=True)
+    write_atomically(directory / FOLDER / CARD, card.to_json())
 
 
 def _best_before(folder: Path, round: int) -> Kept | None:

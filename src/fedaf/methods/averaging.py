@@ -15,7 +15,7 @@ from pydantic import Field as Option
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fedaf.common.batches import batch_sizes
+from fedaf.common.batches import batch_count
 from fedaf.common.options import Options
 from fedaf.errors import UserError
 from fedaf.models.backbone import find_classifier
@@ -149,10 +149,10 @@ class Fit(Phase):
         constant = options.lr_schedule == "constant"
         return {} if constant else {"lr": scheduled_lr(options, server.round, server.rounds)}
 
-    def steps(self, client: Client) -> int:
-        """Return the number of steps of a client's local training."""
+    def steps(self, samples: int) -> int:
+        """Return the number of steps of local training on this number of samples."""
         options = self.method.options
-        return int(options.local_epochs) * len(batch_sizes(len(client.shard), options.batch_size))
+        return int(options.local_epochs) * batch_count(samples, options.batch_size)
 
     def schema(self, ask: Payload) -> Schema:
         losses = {f"loss_{name}": Number(float, -math.inf if name in self.signed else 0) for name in self.loss_names}

@@ -17,13 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from fedaf.methods import averaging
-from fedaf.methods.averaging import MOST_SAMPLES, AveragingMethod, samples_of, step_sum, updated
-from fedaf.protocol import Client, Engine, Number, Payload, Schema, ServerState
-
-_STEPS = "steps"
+from fedaf.methods.averaging import AveragingMethod, samples_of, step_sum, updated
+from fedaf.protocol import Payload, ServerState
 
 
 def normalised_weights(samples: Mapping[str, float], step_sums: Mapping[str, float]) -> dict[str, float]:
@@ -41,18 +38,13 @@ def normalised_weights(samples: Mapping[str, float], step_sums: Mapping[str, flo
 
 
 class Fit(averaging.Fit):
-    """Up: the number of local steps in addition to the model."""
-
-    def extra(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Payload:
-        return Payload(scalars={_STEPS: self.steps(client)})
-
-    def extra_schema(self, ask: Payload) -> Schema:
-        return Schema(scalars={_STEPS: Number(int, 0, MOST_SAMPLES)})
+    """As FedAvg; the server knows the number of local steps from the number of samples."""
 
     def combine(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Average the normalised updates of the clients; average statistics as FedAvg does."""
         averaged, momentum = super().combine(server, replies), self.method.options.momentum
-        step_sums = {client: step_sum(int(reply.scalars[_STEPS]), momentum) for client, reply in replies.items()}
+        steps = {client: self.steps(int(reply.scalars["samples"])) for client, reply in replies.items()}
+        step_sums = {client: step_sum(count, momentum) for client, count in steps.items()}
         weights = normalised_weights(samples_of(replies), step_sums)
         update = {
             name: sum(

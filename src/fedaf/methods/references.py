@@ -78,7 +78,7 @@ class Local(AveragingMethod):
     Fit = FitAlone
     title = "Local training"
     reference = True
-    global_model = False
+    has_global_model = False
 
     @property
     def evaluation(self) -> Phase:

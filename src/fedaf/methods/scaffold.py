@@ -88,7 +88,7 @@ class Fit(averaging.Fit):
         """Return c_i+ - c_i = (x - y_i) / (lr ||a||_1) - c, or zero for a client without a single step."""
         trained, shared = model.state_dict(), select(ask.tensors, _CONTROL)
         start = {name: ask.tensors[name].cpu() for name in self.method.trainable}
-        scale = self.lr(ask) * step_sum(self.steps(client), self.method.options.momentum)
+        scale = self.lr(ask) * step_sum(self.steps(len(client.shard)), self.method.options.momentum)
         if not scale:
             return {name: torch.zeros_like(x) for name, x in start.items()}
         return {name: (x - trained[name].cpu()) / scale - _of(shared, name, x) for name, x in start.items()}

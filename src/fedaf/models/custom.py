@@ -57,9 +57,11 @@ def find(options: CustomOptions, given: nn.Module | Factory | None) -> Factory |
             f"the model is given from Python and named {name!r}; leave one of them out.", code="FEDAF-MODEL-CONFLICT"
         )
     if name in MODELS:
-        for key, is_set in (("keep_weights", options.keep_weights), ("output", options.output is not None)):
-            if is_set:
-                raise UserError(f"model.{key} has no effect on {name}; leave it out.", code="FEDAF-MODEL-KEEP-WEIGHTS")
+        if options.keep_weights:
+            what = f"model.keep_weights has no effect on {name}; leave it out."
+            raise UserError(what, code="FEDAF-MODEL-KEEP-WEIGHTS")
+        if options.output is not None:
+            raise UserError(f"model.output has no effect on {name}; leave it out.", code="FEDAF-MODEL-OUTPUT")
         return None
     if options.keep_weights and options.weights is not None:
         what = "model.keep_weights starts from the weights of the model, and model.weights from those of a file"

@@ -396,7 +396,7 @@ class Method(ABC):
     pools: ClassVar[bool] = False
     #: Whether the server's model is what the method learned. If not, the server's model is not tested, and
     #: ``evaluation`` logs ``accuracy``.
-    global_model: ClassVar[bool] = True
+    has_global_model: ClassVar[bool] = True
 
     def __init__(self, options: Any, task: Task, architecture: Architecture) -> None:
         self.options = options

@@ -14,7 +14,10 @@ from fedaf.federation.metrics import ACCURACY, METRICS, Metric, value_of
 from fedaf.reporting.statistics import PairedDifference, deviation, paired_difference
 from fedaf.reporting.tables import Result, by_method, new_table
 
-_RUN = ("method", "reference", "seed", "rounds", "best_accuracy", "last_accuracy")
+_RUN = (
+    *("method", "reference", "seed", "rounds", "best_accuracy", "last_accuracy"),
+    *("selected_round", "selected_accuracy"),
+)
 _COST = ("upload_bytes_per_client_round", "download_bytes_per_client_round", "seconds")
 
 
@@ -49,10 +52,11 @@ class Measure:
         return {seed: value for seed, value in found.items() if value is not None}
 
 
-#: The figures that ``fedaf compare`` judges methods by.
+#: The figures that ``fedaf compare`` judges methods by. Runs without ``data.selection`` have no selected accuracy.
 MEASURES = (
     Measure("best_accuracy", "best %", lambda result: result["best_accuracy"]),
     Measure("last_accuracy", "last %", lambda result: result["last_accuracy"]),
+    Measure("selected_accuracy", "selected %", lambda result: result.get("selected_accuracy")),
 )
 
 
@@ -165,7 +169,7 @@ def as_json(
 ) -> dict[str, Any]:
     """Return the means and deviations of all methods, and their paired differences."""
     methods = {
-        method: {measure.name: _summary(measure.by_seed(runs)) for measure in measures}
+        method: {measure.name: _summary(by_seed) for measure in measures if (by_seed := measure.by_seed(runs))}
         for method, runs in by_method(results).items()
     }
     found = [
@@ -177,6 +181,5 @@ def as_json(
 
 
 def _summary(by_seed: Mapping[int, float]) -> dict[str, Any]:
-    values = list(by_seed.values())
-    mean = fmean(values) if values else None
-    return {"mean": mean, "deviation": deviation(values), "by_seed": {str(seed): v for seed, v in by_seed.items()}}
+    values, named = list(by_seed.values()), {str(seed): value for seed, value in by_seed.items()}
+    return {"mean": fmean(values), "deviation": deviation(values), "by_seed": named}

@@ -135,8 +135,8 @@ def results_table(results: Sequence[Result], *, target: Target | None = None) ->
 
 
 def has_personal_row(result: Result) -> bool:
-    """Whether a method has personal models besides a global one. The only row of ``local`` is already of its models."""
-    return bool(result.get("personal")) and not result.get("reference")
+    """Whether a method has personal models besides a global one. Without one, its only row is already of these."""
+    return bool(result.get("personal")) and bool(result.get("global_model", True))  # unknown of older runs
 
 
 def _reached_by_all(methods: Mapping[str, Runs]) -> int:
@@ -183,8 +183,8 @@ def personal_sentence(result: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"{result['method']} has no global model. Its first row is the averaged model with averaged BatchNorm layers, "
-        "which clients send for this report only. 'personal' is the mean over clients of each client's model on its "
-        "own test data: the test split of its domain, or the whole test split."
+        "which clients send for this report only. 'personal' is the mean accuracy of the personal models of the "
+        "clients of a round, each on its own test data: the test split of its domain, or the whole test split."
     )
 
 

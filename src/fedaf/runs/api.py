@@ -25,7 +25,7 @@ from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.runs.assembly import SharedData
-from fedaf.runs.comparison import Comparison, Plan, jobs_left, planned
+from fedaf.runs.comparison import Comparison, Plan, check_names, jobs_left, planned, prepare_all
 from fedaf.runs.composition import Play
 from fedaf.runs.experiment import Experiment, playing, prepare, reopen
 from fedaf.runs.result import RunResult
@@ -49,6 +49,7 @@ class StartedRun(Iterator[Mapping[str, Any]]):
     """
 
     _result: RunResult | None = None
+    _failed = False
 
     def __init__(self, experiment: Experiment, out: Path | None, observer: Observer, *, new: bool) -> None:
         self._kept = out is not None
@@ -61,22 +62,30 @@ class StartedRun(Iterator[Mapping[str, Any]]):
     def __next__(self) -> Mapping[str, Any]:
         if self._result is not None:
             raise StopIteration
+        self._must_go_on()
         try:
             return next(self._play)
         except StopIteration:
             self.result()
             raise
         except BaseException:
+            self._failed = True
             self._stack.__exit__(*sys.exc_info())  # records the failure and releases the directory
             raise
 
     def result(self) -> RunResult:
         """Stop the run, if rounds are left, and return the result of the rounds that were played."""
         if self._result is None:
+            self._must_go_on()
             with self._stack:
                 found = self._play.finish()
             self._result = found if self._kept else replace(found, directory=None)
         return self._result
+
+    def _must_go_on(self) -> None:
+        if self._failed:
+            what = "a round of this run failed, so it has ended; continue it with fedaf.resume"
+            raise UserError(f"{what} if it has a directory, or start it again.", code="FEDAF-RUN-ENDED")
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +93,8 @@ class StartedRun(Iterator[Mapping[str, Any]]):
     def __exit__(self, *error: Any) -> None:
         if error[0] is None:
             self.result()
-        else:
+        elif not self._failed:
+            self._failed = True
             self._stack.__exit__(*error)
 
 
@@ -216,7 +226,7 @@ def resume(
     return _play_all(StartedRun(experiment, Path(out), _observing(observer, progress), new=False), on_round)
 
 
-@configuration.accepts_flags
+@partial(configuration.accepts_flags, without=("method",))
 def compare(
     *,
     methods: Sequence[str] = ("fedaf", "fedavg"),
@@ -259,10 +269,15 @@ def compare(
         >>> found.differences()[0].verdict
     """
     given, network, data = _given(dataset, model, settings, options)
+    if seeds is not None and options.get("seed") is not None:
+        raise UserError("seed and seeds exclude each other; use one of them.", code="FEDAF-CLI-SEEDS")
+    check_names(methods, seeds)
     _refuse_unknown(options, compare, methods)
     runs = planned(methods, given, preset=preset, seeds=seeds)
     configuration.refuse_unused(options, next(iter(runs.values())))
-    plan, shared = Plan(runs, against), SharedData(data)
+    shared = SharedData(data)
+    prepare_one = partial(prepare, model=network, shared=shared)
+    plan, prepared = prepare_all(Plan(runs, against), prepare_one)
     with ExitStack() as stack:
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedaf-")))
@@ -271,7 +286,7 @@ def compare(
             check_new(folder)
             folder.mkdir(parents=True, exist_ok=True)
         plan.save(folder)
-        for job in jobs_left(folder, plan, {}, partial(prepare, model=network, shared=shared), shared):
+        for job in jobs_left(folder, plan, prepared, prepare_one, shared):
             job.complete(_observing(None, progress))
         found = Comparison.read(folder, plan)
     return found if out is not None else replace(found, directory=None)
@@ -321,7 +336,7 @@ def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any], me
     of_methods = list(dict.fromkeys(key for name in methods for key in METHODS.find(name).Options.model_fields))
     accepted = [*list(inspect.signature(function).parameters)[:-1], *of_methods]
     for name in options:
-        if name not in FLAGS and name not in of_methods:
+        if name not in accepted:
             settings = [path.removeprefix("method.") for path in meant(name, list(methods))]
             hint = f" (did you mean {' or '.join(settings)}?)" if settings else nearest(name, accepted)
             what = f"fedaf.{function.__name__} has no argument {name!r}{hint}"

@@ -6,16 +6,17 @@ The directory of a comparison holds ``comparison.json``, its plan, and a run dir
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedaf import config as configuration
 from fedaf.common.files import write_atomically
-from fedaf.common.naming import slug
+from fedaf.common.naming import nearest, slug
 from fedaf.config import Config
 from fedaf.errors import UserError
+from fedaf.federation.metrics import find_metric
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import CONFIG, RESULT, read_metrics
 from fedaf.methods.registry import METHODS
@@ -51,8 +52,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.against is not None and self.against not in self.methods:
-            what = f"the method to compare with is {self.against!r}, which is not compared here"
-            raise UserError(f"{what}; expected one of {', '.join(self.methods)}.", code="FEDAF-CLI-AGAINST")
+            raise _not_compared(self.against, self.methods)
 
     @property
     def methods(self) -> list[str]:
@@ -88,6 +88,11 @@ class Plan:
         return cls(runs, against, None if target is None else str(target), metrics)
 
 
+def _not_compared(method: str, methods: Sequence[str]) -> UserError:
+    what = f"the method to compare with is {method!r}{nearest(method, methods)}, which is not compared here"
+    return UserError(f"{what}; expected one of {', '.join(methods)}.", code="FEDAF-CLI-AGAINST")
+
+
 def planned(
     methods: Sequence[str], given: Mapping[str, Any], *, preset: str | None = None, seeds: Sequence[int] | None = None
 ) -> dict[str, Config]:
@@ -104,11 +109,7 @@ def planned(
     Raises:
         UserError: A method is unknown or named twice, or a setting has a wrong value.
     """
-    if twice := [name for name in dict.fromkeys(methods) if list(methods).count(name) > 1]:
-        what = f"the methods {', '.join(twice)} are named more than once; name every method once."
-        raise UserError(what, code="FEDAF-CLI-METHODS")
-    if not methods:
-        raise UserError("there is no method to compare, such as fedaf,fedavg.", code="FEDAF-CLI-METHODS")
+    check_names(methods, seeds)
     if seeds is None:
         return {slug(name): config for name, config in _configs(methods, given, preset).items()}
     runs = {}
@@ -116,6 +117,25 @@ def planned(
         for name, config in _configs(methods, configuration.merge(given, {"run": {"seed": seed}}), preset).items():
             runs[slug(name) if len(seeds) == 1 else f"{slug(name)}/seed{seed}"] = config
     return runs
+
+
+def check_names(methods: Sequence[str], seeds: Sequence[int] | None) -> None:
+    """Check that there are methods and seeds, and that each is named once.
+
+    Raises:
+        UserError: They are not.
+    """
+    if isinstance(methods, str):
+        what = f"the methods are the text {methods!r}; give a list of names, such as ['fedaf', 'fedavg']."
+        raise UserError(what, code="FEDAF-CLI-METHODS")
+    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
+        what = f"the seeds are {list(seeds)}; give at least one seed, and each one once."
+        raise UserError(what, code="FEDAF-CLI-SEEDS")
+    if twice := [name for name in dict.fromkeys(methods) if list(methods).count(name) > 1]:
+        what = f"the methods {', '.join(twice)} are named more than once; name every method once."
+        raise UserError(what, code="FEDAF-CLI-METHODS")
+    if not methods:
+        raise UserError("there is no method to compare, such as fedaf,fedavg.", code="FEDAF-CLI-METHODS")
 
 
 def _configs(methods: Sequence[str], given: Mapping[str, Any], preset: str | None) -> dict[str, Config]:
@@ -156,6 +176,20 @@ class Job:
         """Start the run, or continue it, and bring it to its end."""
         start = execute if self.rounds_done is None else continue_run
         start(self.experiment, self.run, observer)
+
+
+def prepare_all(plan: Plan, prepare: Callable[[Config], Experiment]) -> tuple[Plan, dict[str, Experiment]]:
+    """Prepare every run before the first one starts, so that no mistake is found hours later.
+
+    Args:
+        plan: The plan.
+        prepare: Prepares one run.
+
+    Returns:
+        The plan with the configurations that the runs are started with, and the prepared runs.
+    """
+    experiments = {name: prepare(config) for name, config in plan.runs.items()}
+    return replace(plan, runs={name: each.config for name, each in experiments.items()}), experiments
 
 
 def jobs_left(
@@ -230,8 +264,16 @@ class Comparison:
 
         Returns:
             For each method and figure the mean difference, its 95 % interval and the verdict.
+
+        Raises:
+            UserError: The method is not compared here, or there is no such metric.
         """
-        return differences.differences(self.results, against or self.against, differences.measures(metrics))
+        chosen = against or self.against
+        if chosen not in self.by_method:
+            raise _not_compared(chosen, list(self.by_method))
+        for name in metrics:
+            find_metric(name)
+        return differences.differences(self.results, chosen, differences.measures(metrics))
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the figures as a pandas table with one row per run.

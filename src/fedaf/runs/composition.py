@@ -102,7 +102,7 @@ class Play(Iterator[Mapping[str, Any]]):
             domains=site.domains,
             engine=site.engine.watch(lambda done, total: observers.progressed("server", done, total)),
             directory=directory,
-            rules=RoundRules(table.participation, table.quorum, table.deadline or deadline),
+            rules=RoundRules(_participation(site), table.quorum, table.deadline or deadline),
             rounds=config.run.rounds,
             keep_checkpoints=config.run.keep_checkpoints,
             holdings=site.holdings,
@@ -153,7 +153,7 @@ class Play(Iterator[Mapping[str, Any]]):
         """Return the model that the run is for, if there is one."""
         method, path = self._site.method, self._directory.path
         card = model_folder.read_card(path)
-        if card is None or not card.files or not method.global_model:
+        if card is None or not card.files or not method.has_global_model:
             return None
         module = method.build_model(self._server.key)
         weights = self._server.model if card.which == "last" else model_folder.read_weights(path, card.which)
@@ -165,6 +165,11 @@ class Play(Iterator[Mapping[str, Any]]):
         if not self._ended:
             self._ended = True
             self._observers.ended()
+
+
+def _participation(site: ServerSite) -> float:
+    """Return the fraction of clients that take part in a round: all of them in a reference, which costs no bytes."""
+    return 1.0 if site.method.reference else site.config.federation.participation
 
 
 def title_of(config: Config) -> str:
@@ -225,6 +230,7 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "schema_version": SCHEMA_VERSION,
         "method": config.method_name,
         "reference": site.method.reference,
+        "global_model": site.method.has_global_model,
         "preset": config.preset,
         "dataset": config.data.name,
         "tested_on": _tested_on(config),

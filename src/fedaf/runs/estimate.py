@@ -61,7 +61,7 @@ def seconds(experiment: Experiment, pace: Pace | None = None) -> float | None:
         return None
     table = experiment.config
     pace = pace or measure(experiment)
-    rounds = table.run.rounds * (1.0 if experiment.method.pools else table.federation.participation)
+    rounds = table.run.rounds * (1.0 if experiment.method.reference else table.federation.participation)
     return rounds * (work.forward * pace.forward + work.backward * pace.backward)
 
 

@@ -8,7 +8,7 @@ from fedaf.config import Config
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
 from fedaf.data.partition import Partition
-from fedaf.data.spec import NO_DATA, Progress, custom_spec
+from fedaf.data.spec import NO_DATA, PYTHON, Progress, custom_spec
 from fedaf.federation.run_directory import CONFIG, PARTITION
 from fedaf.protocol import UserError
 from fedaf.runs import assembly
@@ -58,8 +58,9 @@ def evaluate(
     folder = Path(config.data.dir) if data_dir is None else data_dir
     if dataset is not None:
         data = _other_data(model, config, dataset, folder, watch)
-    elif config.data.name == NO_DATA:
-        what = f"the run in {run} had no data but those of its clients"
+    elif config.data.name == NO_DATA or config.data.name.startswith(PYTHON):
+        origin = "those of its clients" if config.data.name == NO_DATA else "those that were given from Python"
+        what = f"the run in {run} had no data but {origin}"
         raise UserError(f"{what}; name a data set with --dataset.", code="FEDAF-EVALUATE-NO-DATA")
     else:
         data = assembly.data_for(config, folder, watch=watch)

@@ -245,9 +245,9 @@ def _extend(directory: RunDirectory, rounds: int) -> None:
     """Write a new number of rounds into the configuration of a run. Its result then comes after its last round."""
     saved = configuration.build(configuration.read_toml(directory.path / CONFIG))
     if saved.run.rounds != rounds:
+        (directory.path / RESULT).unlink(missing_ok=True)
         longer = replace(saved, run=saved.run.model_copy(update={"rounds": rounds}))
         directory.write(CONFIG, longer.to_toml())
-        (directory.path / RESULT).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -278,13 +278,14 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
     with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):
         if new:
             directory.write(CONFIG, config.to_toml())
-        else:
-            _extend(directory, config.run.rounds)
         if not (out / LATEST).exists():
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")
         transport = LocalTransport(experiment.shards, experiment.engine, experiment.admission)
-        yield Play(site, transport, directory, observer)
+        play = Play(site, transport, directory, observer)
+        if not new:
+            _extend(directory, config.run.rounds)  # after the checkpoint was read: a damaged one changes nothing
+        yield play
 
 
 @contextmanager

@@ -68,19 +68,19 @@ class RunResult:
         return self.trained
 
     @property
-    def curve(self) -> list[float]:
-        """Test accuracy after each round, in per cent."""
+    def curve(self) -> list[float | None]:
+        """Test accuracy after each round, in per cent; ``None`` where no client of a network has test data."""
         return list(self.figures["curve"])
 
     @property
-    def best_accuracy(self) -> float:
+    def best_accuracy(self) -> float | None:
         """Test accuracy of the best round, in per cent. It is chosen on the test set, as in the paper."""
-        return float(self.figures["best_accuracy"])
+        return self.figures["best_accuracy"]  # type: ignore[no-any-return]
 
     @property
-    def last_accuracy(self) -> float:
-        """Test accuracy after the last round, in per cent."""
-        return float(self.figures["last_accuracy"])
+    def last_accuracy(self) -> float | None:
+        """Test accuracy after the last round, in per cent; ``None`` if no round was played."""
+        return self.figures["last_accuracy"]  # type: ignore[no-any-return]
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return the metrics as a pandas table with one row per round.

@@ -88,7 +88,7 @@ class _Saved:
     last: Tensors | None = None
 
     def must_have_a_global_model(self) -> None:
-        if not self.method.global_model:
+        if not self.method.has_global_model:
             what = f"{self.card.method['name']} has no global model, only those of its clients; name a client"
             raise UserError(f"{what}, for example client-0.", code="FEDAF-MODEL-NOT-GLOBAL")
 

@@ -9,7 +9,7 @@ from fedaf.data.dataset import Split
 from fedaf.data.pixels import normalise
 from fedaf.models.footprint import pass_bytes
 from fedaf.protocol import Engine, Task
-from fedaf.training.scores import Scores, percent, score_logits
+from fedaf.training.scores import Scores, score_logits
 
 _BATCH = 1000  # images; the upper limit, even if more would fit the memory budget
 
@@ -27,11 +27,6 @@ def predict(model: nn.Module, images: Tensor, task: Task, engine: Engine) -> Ten
             parts.append(model(normalise(part.to(engine.device), task.mean, task.std)).float())
         engine.tick(min(len(parts) * len(parts[0]), len(images)), len(images))
     return torch.cat(parts)
-
-
-def accuracy(model: nn.Module, images: Tensor, labels: Tensor, task: Task, engine: Engine) -> float:
-    """Return the share of correctly classified images, in per cent."""
-    return percent(predict(model, images, task, engine).argmax(1).cpu() == labels)
 
 
 def score(model: nn.Module, test: Split, domains: Sequence[str], task: Task, engine: Engine) -> Scores:
