@@ -154,7 +154,8 @@ def test_python_runs(page, tmp_path, monkeypatch):
         if given.get("method", "fedaf") == "fedaf":
             given = {"server_epochs": 1, **given, "local_steps": 2, "ipc": 5}
         split = {} if "partition.kind" in given.get("settings", {}) else {"alpha": 0.5}
-        return {**split, **given, "preset": "quick", "clients": 3, "rounds": 2}
+        settings = {"model.width": 8, **given.get("settings", {})}
+        return {**split, **given, "settings": settings, "preset": "quick", "clients": 3, "rounds": 2}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
