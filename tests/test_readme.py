@@ -159,7 +159,7 @@ def test_python_runs(page, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    for function in (fedaf.run, fedaf.start):
+    for function in (fedaf.run, fedaf.start, fedaf.compare):
         smaller = partial(lambda function, **given: function(**small(**given)), function)
         monkeypatch.setattr(fedaf, function.__name__, smaller, raising=False)
     before = set(sys.modules)
