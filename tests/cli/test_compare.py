@@ -94,7 +94,7 @@ def test_all_methods_of_the_paper_are_run_and_shown_with_rounds_to_a_target_and_
             f"{last['loss']:.4f}",
             f"{last['client_spread']['lowest']:.2f}",
         ]
-        assert f"Confusion matrix of {name} " in metrics
+        assert f"Confusion matrix of {name}, seed 0 " in metrics
 
 
 @pytest.mark.parametrize("target", ["0", "-5", "100.1", "nan"])
@@ -210,6 +210,6 @@ def test_on_domains_fedbn_has_rows_of_its_own_in_both_tables(call, tmp_path, wid
     assert domains["fedbn"] == [
         f"{value:.2f}" for value in (*result["best_accuracy_by_domain"].values(), result["best_accuracy"])
     ]
-    assert re.search(r"'personal' is the mean over clients", out)
+    assert re.search(r"'personal' is the mean accuracy of the personal models", out)
     assert result["evaluation_bytes_per_client_round"] > 0
     assert result_of(tmp_path / "c" / "fedavg")["evaluation_bytes_per_client_round"] == 0

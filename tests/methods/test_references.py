@@ -166,3 +166,9 @@ def test_the_untrained_model_of_local_training_is_not_kept_as_a_result(tmp_path)
     with raises("FEDAF-MODEL-NOT-GLOBAL"):
         fedaf.load(run)
     assert fedaf.load(run, client="client-1").client == "client-1"
+
+
+def test_clients_of_local_training_are_compared_on_their_own_label_distributions(tmp_path):
+    last = read_metrics(a_run(tmp_path / "run", "local", clients=2))[-1]
+    assert last["accuracy_by_client"] == last["personal_own_accuracy"]
+    assert last["accuracy"] == pytest.approx(sum(last["personal_accuracy"].values()) / 2)

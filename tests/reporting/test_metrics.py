@@ -11,7 +11,7 @@ from fedaf.reporting.fitting import fitted
 from fedaf.reporting.metrics import confusion_table, tables_of
 from support import ROOT
 
-OLD = {"method": "old", "curve": [10.0], "best_accuracy": 10.0, "last_accuracy": 10.0}
+OLD = {"method": "old", "seed": 0, "curve": [10.0], "best_accuracy": 10.0, "last_accuracy": 10.0}
 LAST = {
     "balanced_accuracy": 55.0,
     "loss": 1.25,

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
+from torch.utils.data import TensorDataset
 
 import fedaf
 from fedaf.data import catalog
@@ -172,6 +174,18 @@ def test_progress_is_a_bar_in_a_terminal_and_lines_elsewhere(capsys):
     assert re.search(r"round 4/4: accuracy \d+\.\d\d %", capsys.readouterr().out)
 
 
+def test_a_loop_has_no_callback():
+    with raises("FEDAF-CONFIG-KEY") as caught:
+        fedaf.start(**SMALL, on_round=print)
+    assert "fedaf.start has no argument 'on_round'" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, TensorDataset(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))])
+def test_what_are_no_images_is_refused(whole, wrong):
+    with raises("FEDAF-PREDICT-IMAGES"):
+        whole.predict(wrong)
+
+
 def test_an_unknown_argument_is_refused_with_the_nearest_one():
     with raises("FEDAF-CONFIG-KEY") as caught:
         fedaf.run(**SMALL, on_rounds=print)
@@ -247,6 +261,7 @@ def test_wrong_arguments_of_a_comparison_are_refused():
         ({"methods": "fedaf,fedavg"}, "FEDAF-CLI-METHODS"),
         ({"method": "fedavg"}, "FEDAF-CONFIG-KEY"),
         ({"seeds": []}, "FEDAF-CLI-SEEDS"),
+        ({"seeds": 3}, "FEDAF-CLI-SEEDS"),
         ({"seeds": [1, 1]}, "FEDAF-CLI-SEEDS"),
         ({"seeds": [1], "seed": 2}, "FEDAF-CLI-SEEDS"),
         ({"methods": []}, "FEDAF-CLI-METHODS"),

@@ -42,6 +42,7 @@ def evaluate(
     if as_json:
         facts = {
             **scores,
+            "classes": list(model.classes),
             "samples": found.samples,
             "dataset": found.dataset,
             "which": model.which,

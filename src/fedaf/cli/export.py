@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedaf.cli.options import Client, Which
+from fedaf.cli.options import Client, Which, check_file
 from fedaf.cli.terminal import print_line
 from fedaf.common.files import write_atomically
 
@@ -33,6 +33,7 @@ def export(
     from fedaf.runs.trained import load
 
     exporting.check_format(format_)
+    check_file("--out", out)
     model = load(run, which=which, client=client)
     content = exporting.export(model, format_)
     if out is None:

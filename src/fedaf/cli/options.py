@@ -193,3 +193,14 @@ def new_directory(*parts: str) -> Path:
     while path.exists():
         path, number = Path("runs") / f"{name}-{number}", number + 1
     return path
+
+
+def check_file(option: str, path: Path | None) -> None:
+    """Raise ``UserError`` if a file that a command writes cannot have this path."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UserError(f"{option} is the folder {path}; give the name of a file in it.", code="FEDAF-CLI-FILE")
+    if not path.parent.is_dir():
+        message = f"{option} is {path}, but there is no folder {path.parent}; create it or choose another."
+        raise UserError(message, code="FEDAF-CLI-FILE")

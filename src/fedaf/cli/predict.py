@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedaf.cli.options import Client, Which
+from fedaf.cli.options import Client, Which, check_file
 from fedaf.cli.terminal import print_line
 from fedaf.common.files import write_atomically
 from fedaf.common.naming import printable
-from fedaf.errors import UserError
 
 if TYPE_CHECKING:
     from fedaf.data.readers.images import Tally
@@ -33,9 +32,7 @@ def predict(
         run: Directory of the run.
         images: Image files, or folders of them.
     """
-    if csv_file is not None and not csv_file.parent.is_dir():  # before the images are read, which may take long
-        message = f"--csv is {csv_file}, but there is no folder {csv_file.parent}; create it or choose another."
-        raise UserError(message, code="FEDAF-CLI-FILE")
+    check_file("--csv", csv_file)  # before the images are read, which may take long
     from fedaf.data.readers.images import Tally
     from fedaf.runs import inputs
     from fedaf.runs.trained import load

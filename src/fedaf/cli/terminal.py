@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from fedaf.common.stages import reached
 from fedaf.errors import UserError
@@ -97,8 +98,10 @@ class Terminal:
         """Print a table, in several parts if it is wider than the terminal."""
         from fedaf.reporting.fitting import fitted
 
-        parts = fitted(table, self.console.width)
-        for part in parts:
+        title, table.title = table.title, None
+        if title:  # on a line of its own: a table would wrap it to its own width
+            self.console.print(Text.from_markup(str(title), style="italic"), soft_wrap=True)
+        for part in fitted(table, self.console.width):
             self.console.print(part)
             if part is not table:  # a narrow one has no border
                 self.console.print()

@@ -144,7 +144,9 @@ class Federation:
 
     def _model_metrics(self, server: ServerState, report: RoundReport) -> dict[str, Any]:
         """Test the global model. Without test data or a global model, the figures come from the clients' evaluation."""
-        if self.test is None or not self.method.has_global_model:
+        if not self.method.has_global_model:  # on the clients' label distributions, as those of a global model
+            return _figures_of_clients({**server.log, "accuracy_by_client": server.log["personal_own_accuracy"]})
+        if self.test is None:
             return _figures_of_clients(server.log)
         started = time.perf_counter()
         model = self.method.build_model(server.key)

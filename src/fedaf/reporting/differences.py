@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -42,7 +42,7 @@ class Measure:
 
     name: str
     title: str
-    read: Callable[[Result], float | None]
+    read: Callable[[Result], float | None] = field(repr=False)
     higher_is_better: bool = True
     digits: int = 2
 
@@ -54,9 +54,9 @@ class Measure:
 
 #: The figures that ``fedaf compare`` judges methods by. Runs without ``data.selection`` have no selected accuracy.
 MEASURES = (
-    Measure("best_accuracy", "best %", lambda result: result["best_accuracy"]),
+    Measure("best_accuracy", "best test round %", lambda result: result["best_accuracy"]),
     Measure("last_accuracy", "last %", lambda result: result["last_accuracy"]),
-    Measure("selected_accuracy", "selected %", lambda result: result.get("selected_accuracy")),
+    Measure("selected_accuracy", "selected round %", lambda result: result.get("selected_accuracy")),
 )
 
 
@@ -130,13 +130,11 @@ def differences_table(compared: Sequence[Compared]) -> Table | None:
         return None
     seeds = max(one.difference.seeds for one in judged)
     title = f"Difference to {judged[0].against}, paired over {seeds} seeds"
-    table = new_table(title, ["method", "figure", "mean", "95 % interval", "verdict"])
-    for number, one in enumerate(judged):
-        first = number == 0 or judged[number - 1].method != one.method
+    table = new_table(title, ["method and figure", "mean", "95 % interval", "verdict"])
+    for one in judged:
         found, digits = one.difference, one.measure.digits
         interval = f"{found.low:+.{digits}f} to {found.high:+.{digits}f}"
-        name = escape(one.method) if first else ""
-        table.add_row(name, one.measure.title, f"{found.mean:+.{digits}f}", interval, one.verdict)
+        table.add_row(escape(f"{one.method}, {one.measure.title}"), f"{found.mean:+.{digits}f}", interval, one.verdict)
     return table
 
 

@@ -13,7 +13,7 @@ from fedaf.federation.metrics import ACCURACY, METRICS, Metric, value_of
 from fedaf.reporting.statistics import mean_and_deviation
 from fedaf.reporting.tables import MOST_COLUMNS, Result, Runs, by_method, new_table
 
-_WHY = ": result.json has none, as of runs whose server has no test data"
+_WHY = ": the run had no test data on the server or no global model, or is of an older version"
 
 
 def tables_of(results: Sequence[Result], names: Sequence[str]) -> Iterator[Table | str]:
@@ -65,7 +65,8 @@ def confusion_table(result: Result) -> Table | str:
             f"The confusion matrix of {method} has {len(matrix)} classes; it is in result.json: metrics.last.confusion."
         )
     names, labels = _class_names(result), map(str, range(len(matrix)))
-    table = new_table(f"Confusion matrix of {method} (rows: true class)", ["", *labels], compact=True)
+    title = f"Confusion matrix of {method}, seed {result['seed']} (rows: true class)"
+    table = new_table(title, ["", *labels], compact=True)
     for label, row in enumerate(matrix):
         name = names[label] if names[label] == str(label) else f"{label} {names[label]}"
         table.add_row(escape(name), *(str(count) if count else "·" for count in row))

@@ -48,7 +48,7 @@ class Target:
         if not (0 < value <= most and math.isfinite(value)):
             limit = "" if metric.most is None else f" and at most {most:g}"
             expected = f"a target of {metric.name} is a number above 0{limit}"
-            examples = "such as --target 90 or --target balanced_accuracy=85"
+            examples = "such as --target 90, --target balanced_accuracy=85 or --target loss=0.5"
             raise UserError(f"--target is {text!r}; {expected}, {examples}.", code="FEDAF-CLI-TARGET")
         return cls(value, metric)
 

@@ -141,7 +141,8 @@ def run(
         >>> result.best_accuracy
         >>> fedaf.run(rounds=50, on_round=lambda metrics: metrics["accuracy"] > 90)  # stops early
     """
-    started = start(
+    started = _started(
+        run,
         preset=preset,
         dataset=dataset,
         model=model,
@@ -181,9 +182,34 @@ def start(
         ...         break
         >>> result = active.result()
     """
+    return _started(
+        start,
+        preset=preset,
+        dataset=dataset,
+        model=model,
+        out=out,
+        observer=observer,
+        progress=progress,
+        settings=settings,
+        **options,
+    )
+
+
+def _started(
+    function: Callable[..., Any],
+    *,
+    preset: str,
+    dataset: Any,
+    model: str | nn.Module | Factory | None,
+    out: str | Path | None,
+    observer: Observer | None,
+    progress: bool,
+    settings: Mapping[str, Any] | None,
+    **options: Any,
+) -> StartedRun:
+    """Start a run for a function of the API, whose arguments are checked."""
     given, network, data = _given(dataset, model, settings, options)
-    method = str(given["method"].get("name") or MethodTable().name)
-    _refuse_unknown(options, run, [method])
+    _refuse_unknown(options, function, [str(given["method"].get("name") or MethodTable().name)])
     config = configuration.build(given, preset=preset)
     configuration.refuse_unused(options, config)
     experiment = prepare(config, model=network, shared=SharedData(data))
@@ -334,7 +360,7 @@ def _given(
 def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any], methods: Sequence[str]) -> None:
     """Refuse keyword arguments that are neither flags nor options of a method."""
     of_methods = list(dict.fromkeys(key for name in methods for key in METHODS.find(name).Options.model_fields))
-    accepted = [*list(inspect.signature(function).parameters)[:-1], *of_methods]
+    accepted = list(dict.fromkeys([*list(inspect.signature(function).parameters)[:-1], *of_methods]))
     for name in options:
         if name not in accepted:
             settings = [path.removeprefix("method.") for path in meant(name, list(methods))]

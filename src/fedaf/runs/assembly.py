@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedaf import config as configuration
 from fedaf.config import Config
-from fedaf.config.tables import ModelTable
+from fedaf.config.tables import DataTable, ModelTable
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, with_selection, with_validation
 from fedaf.data.partition import Partition
@@ -59,11 +59,16 @@ def data_for(
         max_unreadable=table.max_unreadable,
         progress=watch,
         spec=entry,
-        columns=Columns(table.image_column, table.label_column, table.client_column, table.domain_column),
+        columns=columns_of(table),
         given=given,
     )
     data = data if table.validation is None else with_validation(data, table.validation)
     return data if table.selection is None else with_selection(data, table.selection)
+
+
+def columns_of(table: DataTable) -> Columns:
+    """Return the columns that the ``[data]`` table names."""
+    return Columns(table.image_column, table.label_column, table.client_column, table.domain_column)
 
 
 class SharedData:

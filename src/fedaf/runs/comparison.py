@@ -128,8 +128,9 @@ def check_names(methods: Sequence[str], seeds: Sequence[int] | None) -> None:
     if isinstance(methods, str):
         what = f"the methods are the text {methods!r}; give a list of names, such as ['fedaf', 'fedavg']."
         raise UserError(what, code="FEDAF-CLI-METHODS")
-    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
-        what = f"the seeds are {list(seeds)}; give at least one seed, and each one once."
+    is_list = isinstance(seeds, Sequence | None) and not isinstance(seeds, str)
+    if not is_list or (seeds is not None and (not seeds or len(set(seeds)) < len(seeds))):
+        what = f"the seeds are {seeds!r}; give a list of at least one seed, each one once, such as [0, 1, 2]."
         raise UserError(what, code="FEDAF-CLI-SEEDS")
     if twice := [name for name in dict.fromkeys(methods) if list(methods).count(name) > 1]:
         what = f"the methods {', '.join(twice)} are named more than once; name every method once."

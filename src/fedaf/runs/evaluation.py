@@ -1,6 +1,6 @@
 """Testing a trained model on the test split of its run, or of another data set."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedaf import config as configuration
@@ -80,9 +80,17 @@ def _other_data(model: TrainedModel, config: Config, name: str, folder: Path, wa
     if known is None:
         spec = custom_spec(shape, model.classes)
     size = shape[1] if known is not None and known.resized else None
-    return catalog.load(
-        name, folder, image_size=size, max_unreadable=config.data.max_unreadable, progress=watch, spec=spec
+    table = config.data
+    data = catalog.load(
+        name,
+        folder,
+        image_size=size,
+        max_unreadable=table.max_unreadable,
+        progress=watch,
+        spec=spec,
+        columns=assembly.columns_of(table),
     )
+    return replace(data, name=name)  # data that must fit a specification have no name of their own
 
 
 def _must_fit(model: TrainedModel, data: DataSet) -> None:

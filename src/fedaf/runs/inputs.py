@@ -39,6 +39,9 @@ def batches(images: Images, shape: _Shape) -> Iterator[Tensor]:
     if isinstance(images, np.ndarray | Tensor):
         yield _from_array(images, shape)
         return
+    if not isinstance(images, str | Path | Image.Image | list | tuple):
+        what = f"the images are an object of type {type(images).__name__}"
+        raise _refused(f"{what}; expected paths, Pillow images, uint8 arrays or tensors, or a list of them.")
     items = [images] if isinstance(images, str | Path | Image.Image) else list(images)
     if not items:
         raise _refused("there are no images to predict; give at least one.")
@@ -95,7 +98,7 @@ def unreadable(tally: Tally) -> UserError:
     some = [f"{name}: {reason}" for name, reason in list(tally.unreadable.items())[:_EXAMPLES]]
     more = [f"and {len(tally.unreadable) - _EXAMPLES} more"] if len(tally.unreadable) > _EXAMPLES else []
     what = f"{len(tally.unreadable)} of {tally.files} images cannot be read ({'; '.join([*some, *more])})"
-    return UserError(f"{what}; repair them or leave them out.", code="FEDAF-PREDICT-UNREADABLE")
+    return UserError(f"{what}; check the paths, repair the files or leave them out.", code="FEDAF-PREDICT-UNREADABLE")
 
 
 def _mode(shape: _Shape) -> Mode:
@@ -166,7 +169,5 @@ def _layout(found: Sequence[int], shape: _Shape) -> str:
     closest = by_distance[min(by_distance)] if by_distance else []
     if len(closest) == 1:
         return closest[0]
-    what = (
-        f"an array of shape {list(found)} may be {' or '.join(closest)}" if closest else f"{list(found)} is no images"
-    )
+    what = f"an array of shape {list(found)} " + (f"may be {' or '.join(closest)}" if closest else "holds no images")
     raise _refused(f"{what}; expected uint8 [N, {height}, {width}, {channels}] or [N, {channels}, {height}, {width}].")

@@ -63,7 +63,7 @@ def load(
     else:
         chosen = "last"
         if which == "best":
-            raise _wrong_which("personal models are kept for the last round only; leave out which=best, or the client.")
+            raise _wrong_which("personal models are kept for the last round only; leave out best, or the client.")
         round, weights = saved.personal(client)
     network = saved.method.build_model(Key(0))
     must_fit(network, weights, path, name=saved.card.model["name"])
@@ -89,8 +89,9 @@ class _Saved:
 
     def must_have_a_global_model(self) -> None:
         if not self.method.has_global_model:
-            what = f"{self.card.method['name']} has no global model, only those of its clients; name a client"
-            raise UserError(f"{what}, for example client-0.", code="FEDAF-MODEL-NOT-GLOBAL")
+            clients = ", ".join(sorted(checkpoint.load(self.path, None).clients))
+            what = f"{self.card.method['name']} has no global model, only those of its clients"
+            raise UserError(f"{what}; name one of the clients {clients}.", code="FEDAF-MODEL-NOT-GLOBAL")
 
     def choose(self, which: str | None) -> Which:
         for name in self.card.files:
