@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
 _DPI = 120
+_LEGEND_INCHES = 0.075  # width of a letter in the legend
 _MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
 _LONGEST_TITLE = 70  # characters of a line
@@ -125,7 +126,7 @@ def _seed_curves(
     An unknown accuracy is a gap in its line. The method of a label, if it is given in ``methods``, sets the colour; the
     second line of a method is dashed. ``chance`` is the accuracy of guessing, a dotted line.
     """
-    figure, axes = _new_figure(8.0, 4.0)
+    figure, axes = _new_figure(6.4 + _LEGEND_INCHES * max(map(len, by_label)), 4.0)
     others, drawn = cycle(_OTHER_COLOURS), set()
     for label, of_seeds in by_label.items():
         method = (methods or {}).get(label, "")
