@@ -27,10 +27,11 @@ from fedaf.models.backbone import Backbone
 from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, pool_audits
-from fedaf.protocol.contract import Client, Disclosure, Engine, Exhibit, Method, Outcome, Phase, ServerState, Workload
+from fedaf.protocol.contract import Client, Engine, Method, Outcome, Phase, ServerState
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
 from fedaf.protocol.policy import images_per_sample, nearest_power_of_two, rounded_up
+from fedaf.protocol.reports import Disclosure, Exhibit, Workload
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 from fedaf.training.order import epoch_order

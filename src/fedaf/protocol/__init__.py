@@ -2,25 +2,14 @@
 
 from fedaf.common.options import Options
 from fedaf.errors import BelowQuorum, DeadlineExceeded, FedafError, Refused, UserError
-from fedaf.protocol.contract import (
-    Architecture,
-    Client,
-    Disclosure,
-    Engine,
-    Exhibit,
-    Method,
-    Outcome,
-    Phase,
-    ServerState,
-    Shard,
-    Task,
-    Workload,
-)
+from fedaf.protocol.contract import Architecture, Client, Engine, Method, Outcome, Phase, ServerState
 from fedaf.protocol.keys import Draws, Key, generators_held, generators_released
 from fedaf.protocol.messages import Delivery, Failed, Replied, Request, Silent
 from fedaf.protocol.payload import Payload, Tensors, pack, prefixed, select, to_cpu
 from fedaf.protocol.policy import Policy, images_per_sample, rounded_up
+from fedaf.protocol.reports import Disclosure, Exhibit, Workload
 from fedaf.protocol.schema import Field, Number, Schema, like
+from fedaf.protocol.task import Shard, Task
 from fedaf.protocol.transport import Listener, Transport
 
 __all__ = ["Client", "Engine", "Key", "Method", "Options", "Outcome", "Phase", "ServerState", "Shard", "Task"]

@@ -66,75 +66,18 @@ from functools import partial
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedaf.common.options import Options
 from fedaf.errors import Refused
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
+from fedaf.protocol.reports import Disclosure, Exhibit, Workload
 from fedaf.protocol.schema import Schema
+from fedaf.protocol.task import Shard, Task
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be learned.
-
-    Args:
-        dataset: Name of the data set.
-        channels: Channels of an image.
-        height: Height of an image.
-        width: Width of an image.
-        num_classes: Number of classes.
-        mean: Mean per channel for normalisation, from the catalog or the user, never from clients' data.
-        std: Standard deviation per channel.
-        augment: Augmentations of training images, the same for every method of a comparison.
-    """
-
-    dataset: str
-    channels: int
-    height: int
-    width: int
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    augment: tuple[str, ...] = ()
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width."""
-        return (self.channels, self.height, self.width)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One client's private data.
-
-    Args:
-        images: uint8 [N, C, H, W].
-        labels: int64 [N].
-        num_classes: Number of classes of the task, not only of this client.
-        test: The client's test data, if it has any.
-    """
-
-    images: Tensor
-    labels: Tensor
-    num_classes: int
-    test: "Shard | None" = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def counts(self) -> list[int]:
-        """Number of samples per class."""
-        return torch.bincount(self.labels, minlength=self.num_classes).tolist()
-
-    def rows_of(self, label: int) -> Tensor:
-        """Return the indices of the samples of one class."""
-        return (self.labels == label).nonzero().squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -310,50 +253,6 @@ class Phase(ABC):
     @abstractmethod
     def aggregate(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
         """Return the server's state after the accepted replies, by client."""
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """Images that a client shared, for people to look at.
-
-    Args:
-        classes: The class of each row.
-        images: uint8 [classes, images per class, C, H, W].
-    """
-
-    classes: list[int]
-    images: Tensor
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The work of one round, to estimate its time.
-
-    Args:
-        forward: Images that pass through the model without a backward pass.
-        backward: Images that pass through the model with a backward pass.
-    """
-
-    forward: float
-    backward: float
-
-
-@dataclass(frozen=True)
-class Disclosure:
-    """What one round reveals about a client, to be checked against its policy.
-
-    Args:
-        fewest_samples: The smallest number of samples behind anything that is sent; 0 if nothing is sent.
-        images: Condensed images by class.
-        local_steps: Condensation steps before images are sent.
-        initialisation: What condensed images start from: ``mean`` (of random images in the first round, then the images
-            of the round before), ``new means`` (of random images in every round), ``clusters``, ``noise`` or ``real``.
-    """
-
-    fewest_samples: int
-    images: Mapping[int, int] = field(default_factory=dict)
-    local_steps: int = 0
-    initialisation: str = ""
 
 
 @dataclass(frozen=True)

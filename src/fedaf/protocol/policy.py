@@ -14,8 +14,8 @@ from pydantic import Field
 
 from fedaf.common.options import Options
 from fedaf.errors import Refused
-from fedaf.protocol.contract import Disclosure
 from fedaf.protocol.payload import Payload
+from fedaf.protocol.reports import Disclosure
 
 #: The scalar of a reply with the highest PSNR of its images to private images.
 LIKENESS = "audit_psnr_max"
