@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from fedaf.data import catalog
 from fedaf.data.dataset import DataSet, Split
@@ -111,6 +111,54 @@ def test_a_torch_data_set_names_its_classes():
     pairs = [(image, int(label)) for image, label in zip(X, Y, strict=True)]
     data = as_dataset((Items(pairs, ["a", "b", "c"]), Items(pairs)), "mine")
     assert data.classes == ("a", "b", "c")
+
+
+def animals(labels, classes=None):
+    """A set of images whose label is known from their first pixel, with its own class numbers."""
+    return Items([(X[number], label) for number, label in enumerate(labels)], classes)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_sets_that_number_their_classes_differently_are_joined_by_name(wrapped):
+    sets = {"a": animals([0, 1], ["cat", "dog"]), "b": animals([0, 1, 0], ["bird", "cat"])}
+    if wrapped:
+        sets = {name: Subset(each, range(len(each))) for name, each in sets.items()}
+    data = as_dataset({"clients": sets, "test": animals([0, 1, 2], ["dog", "cat", "eel"])}, "mine")
+    assert data.classes == ("cat", "dog", "bird", "eel")
+    assert [data.classes[label] for label in data.train.labels] == ["cat", "dog", "bird", "cat", "bird"]
+    assert [data.classes[label] for label in data.test.labels] == ["dog", "cat", "eel"]
+
+
+def test_a_test_set_that_numbers_its_classes_differently_is_joined_by_name():
+    data = as_dataset((animals([0, 1, 2], ["ant", "bee", "cow"]), animals([0, 1, 1], ["bee", "cow"])), "mine")
+    assert data.classes == ("ant", "bee", "cow")
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1, 2], [1, 2, 2])
+
+
+def test_names_as_labels_and_numbers_with_class_names_are_joined():
+    sets = [animals(["cat", "dog"]), animals([0, 1], ["dog", "cat"])]
+    data = as_dataset((sets, animals(["dog"])), "mine")
+    assert (data.classes, data.train.labels.tolist(), data.test.labels.tolist()) == (("dog", "cat"), [1, 0, 0, 1], [0])
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ([animals([0, 1], ["a", "b"]), animals([0, 1], ["b", "a"]), animals([0, 1])], ["client client-2", "'classes'"]),
+        ([animals([0, 1]), animals(["a", "b"])], ["client client-0", "without class names"]),
+        ([animals([0, 1], ["a", "b"]), animals([0, 2], ["b", "a"])], ["client client-1", "2 in row 1", "2 classes"]),
+    ],
+)
+def test_labels_without_a_known_name_are_refused_where_names_decide(sets, words):
+    with raises("FEDAF-DATA-LABELS") as error:
+        as_dataset((sets, animals([0, 1], ["a", "b"])), "mine")
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_set_that_names_a_class_twice_is_refused():
+    with raises("FEDAF-DATA-CLASSES") as error:
+        as_dataset((animals([0, 1], ["a", "a"]), animals([0, 1], ["a", "b"])), "mine")
+    assert "train has a name twice" in str(error.value)
 
 
 def test_grey_images_need_no_channel():

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Subset
 
 from fedaf.common.registry import reason
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.labels import grouped, note_missing, one_per_image, resolve
+from fedaf.data.labels import grouped, note_missing, one_per_image, resolve, unified
 from fedaf.data.problems import table, wrong_classes, wrong_shape
 from fedaf.data.spec import PYTHON, custom_spec
 from fedaf.data.storage.form import OPTIONAL, OTHER_NAMES
@@ -97,10 +98,20 @@ def _unknown(found: str, name: str) -> UserError:
 
 
 def _pair(train: Any, test: Any) -> dict[str, Any]:
-    first, second = _set(train, "train"), _set(test, "test")
-    named = {"classes": first.classes} if first.classes else {}
-    arrays = {"x_train": first.images, "y_train": first.labels, "x_test": second.images, "y_test": second.labels}
-    return {**arrays, **named}
+    sets = {part: _set(given, part) for part, given in (("train", train), ("test", test))}
+    labels, classes = _labels(sets)
+    arrays = {"x_train": sets["train"].images, "x_test": sets["test"].images}
+    return {**arrays, "y_train": labels["train"], "y_test": labels["test"], **classes}
+
+
+def _labels(sets: "Mapping[str, _Set]") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return labels that mean the same classes in all sets, and the class names if there are any."""
+    keys = {where: f"the labels of {where}" for where in sets}
+    labels, names = unified(
+        {keys[where]: each.labels for where, each in sets.items()},
+        {keys[where]: each.classes for where, each in sets.items()},
+    )
+    return {where: labels[key] for where, key in keys.items()}, {"classes": names} if names else {}
 
 
 def _clients(clients: Any, test: Any) -> dict[str, Any]:
@@ -112,21 +123,21 @@ def _clients(clients: Any, test: Any) -> dict[str, Any]:
     if not isinstance(clients, Mapping):
         clients = {f"client-{number:0{width}d}": each for number, each in enumerate(clients)}
     sets = {str(name): _set(each, f"client {name}") for name, each in clients.items()}
+    first = next(iter(sets))
     for name, each in sets.items():
-        first = next(iter(sets))
         if each.images.shape[1:] != sets[first].images.shape[1:]:
             shapes = [list(found.images.shape[1:]) for found in (each, sets[first])]
             raise wrong_shape(f"client {name} has images [C, H, W] of {shapes[0]}, but client {first} of {shapes[1]}.")
     last = _set(test, "test")
-    named = next((each.classes for each in sets.values() if each.classes), last.classes)
+    labels, classes = _labels({**{f"client {name}": each for name, each in sets.items()}, "test": last})
     return {
         "x_train": torch.cat([each.images for each in sets.values()]),
-        "y_train": np.concatenate([each.labels for each in sets.values()]),
+        "y_train": np.concatenate([labels[f"client {name}"] for name in sets]),
         "client_train": np.repeat(np.arange(len(sets)), [len(each.labels) for each in sets.values()]),
         "clients": list(sets),
         "x_test": last.images,
-        "y_test": last.labels,
-        **({"classes": named} if named else {}),
+        "y_test": labels["test"],
+        **classes,
     }
 
 
@@ -159,11 +170,18 @@ def _from_items(given: Any, where: str) -> _Set:
         if images[-1].shape != images[0].shape:
             shapes = f"[C, H, W] of {list(images[-1].shape)}, but item 0 is {list(images[0].shape)}"
             raise wrong_shape(f"{at} is an image {shapes}; resize the images in the data set.")
-    names = getattr(given, "classes", None)
-    known = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(each, str) for each in names)
-    stacked = torch.stack(images)
     numbers = one_per_image(f"the labels of {where}", np.array(labels), len(images))
-    return _Set(stacked, numbers, tuple(names) if known and names is not None else ())
+    return _Set(torch.stack(images), numbers, _class_names(given, where))
+
+
+def _class_names(given: Any, where: str) -> tuple[str, ...]:
+    """Return the class names that a torch data set has, or the one that it is a ``Subset`` of."""
+    while isinstance(given, Subset) and not hasattr(given, "classes"):
+        given = given.dataset
+    names = getattr(given, "classes", ())
+    if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        return ()
+    return _names(f"the data set of {where}", names)
 
 
 def _image_and_label(item: Any, at: str) -> tuple[Any, Any]:

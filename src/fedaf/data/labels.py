@@ -50,6 +50,40 @@ def one_per_image(where: str, values: np.ndarray, count: int) -> np.ndarray:
     return values.astype(np.int64)
 
 
+def unified(
+    given: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the labels of several sets such that equal labels mean the same class, and the names of all classes.
+
+    Numbers stay if no two sets name their classes differently. Otherwise they become names.
+
+    Args:
+        given: What ``one_per_image`` returned for each set, by the same ``where``.
+        names: The class names of each set in label order, by the same keys; empty if the set has none.
+
+    Raises:
+        UserError: If numbers must become names, but a set has no names, or too few.
+    """
+    everything = tuple(dict.fromkeys(name for each in names.values() for name in each))
+    different = len({tuple(each) for each in names.values() if each}) > 1
+    if not different and all(values.dtype.kind != "U" for values in given.values()):
+        return dict(given), everything
+    return {where: _named(where, values, names[where]) for where, values in given.items()}, everything
+
+
+def _named(where: str, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Replace the numbers of a set by the names of its classes."""
+    if values.dtype.kind == "U":
+        return values
+    if not names:
+        what = f"{where} are numbers without class names, but the classes of other sets have names"
+        raise wrong_labels(f"{what}; give every set an attribute 'classes', or names as labels.")
+    if len(bad := np.flatnonzero(values >= len(names))):
+        found = f"{where} have {values[bad[0]]} in row {bad[0]}, but this set names {len(names)} classes"
+        raise wrong_labels(f"{found}; expected 0 to {len(names) - 1}.")
+    return np.array(names)[values]
+
+
 def resolve(
     what: str, given: Mapping[str, np.ndarray], names: Sequence[str] = (), count: int | None = None
 ) -> tuple[list[Tensor], tuple[str, ...]]:
