@@ -10,7 +10,6 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, Split
 from fedaf.data.in_memory import as_dataset, as_images, name_of
 from support.datafiles import pixels
 from support.errors import raises
@@ -237,15 +236,6 @@ def test_data_that_do_not_fit_are_a_sentence(given, code, words):
     with raises(f"FEDAF-DATA-{code}") as error:
         as_dataset(given, "mine")
     assert all(word in str(error.value) for word in words), error.value
-
-
-def test_a_data_set_is_checked_and_kept():
-    split = Split(torch.from_numpy(X).permute(0, 3, 1, 2), torch.from_numpy(Y))
-    data = DataSet("own", split, split, 3, (0.5,) * 3, (0.2,) * 3, ("a", "b", "c"))
-    assert as_dataset(data, "mine") is data
-    for wrong in (Split(split.images / 255, split.labels), Split(split.images, split.labels + 1)):
-        with pytest.raises(Exception, match="DataSet"):
-            as_dataset(DataSet("own", split, wrong, 3, (0.5,) * 3, (0.2,) * 3, ("a", "b", "c")), "mine")
 
 
 def test_a_name_says_what_was_given():

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from fedaf.common.registry import reason
+from fedaf.data.checks import checked
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.labels import grouped, note_missing, one_per_image, resolve, unified
+from fedaf.data.labels import as_array, grouped, note_missing, one_per_image, resolve, unified, unique_names
 from fedaf.data.problems import table, wrong_classes, wrong_shape
 from fedaf.data.spec import PYTHON, custom_spec
 from fedaf.data.storage.form import OPTIONAL, OTHER_NAMES
@@ -58,7 +59,7 @@ def as_dataset(given: Any, name: str) -> DataSet:
         UserError: If it is none of these, or images or labels are wrong.
     """
     if isinstance(given, DataSet):
-        return _checked(given)
+        return checked(given)
     return _from_arrays(_by_key(given, name), name)
 
 
@@ -145,7 +146,7 @@ def _set(given: Any, where: str) -> _Set:
     """Return a pair of arrays or a torch data set."""
     if isinstance(given, tuple | list) and len(given) == 2 and _is_array(given[0]):
         images = as_images(given[0], f"the images of {where}")
-        return _Set(images, one_per_image(f"the labels of {where}", _numpy(given[1]), len(images)))
+        return _Set(images, one_per_image(f"the labels of {where}", as_array(given[1]), len(images)))
     listed = hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, Mapping)
     if _is_array(given) or not listed or len(given) == 0:
         found = "empty" if listed and len(given) == 0 else f"a {type(given).__name__}"
@@ -181,7 +182,7 @@ def _class_names(given: Any, where: str) -> tuple[str, ...]:
     names = getattr(given, "classes", ())
     if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(each, str) for each in names):
         return ()
-    return _names(f"the data set of {where}", names)
+    return unique_names(f"the data set of {where}", names)
 
 
 def _image_and_label(item: Any, at: str) -> tuple[Any, Any]:
@@ -267,14 +268,14 @@ def _from_arrays(arrays: Mapping[str, Any], name: str) -> DataSet:
     first, second = (list(images[part].shape[1:]) for part in ("train", "test"))
     if first != second:
         raise wrong_shape(f"x_train has images [C, H, W] of {first}, but x_test of {second}; give the same size.")
-    names = {key: _names(key, arrays.get(key, ())) for key in ("classes", "domains", "clients")}
+    names = {key: unique_names(key, arrays.get(key, ())) for key in ("classes", "domains", "clients")}
     counts = {part: len(found) for part, found in images.items()}
-    values = {f"y_{part}": one_per_image(f"y_{part}", _numpy(arrays[f"y_{part}"]), counts[part]) for part in counts}
+    values = {f"y_{part}": one_per_image(f"y_{part}", as_array(arrays[f"y_{part}"]), counts[part]) for part in counts}
     labels, classes = resolve("label", values, names["classes"])
     if len(classes) < 2:
         raise wrong_classes(f"the data {name!r} have images of one class only; at least two are needed.")
     note_missing(name, classes, *labels)
-    groups = {key: _numpy(arrays[key]) for key in OPTIONAL if "_" in key and key in arrays}
+    groups = {key: as_array(arrays[key]) for key in OPTIONAL if "_" in key and key in arrays}
     domains, domain_names = grouped("domain", groups, names["domains"], counts)
     clients, client_names = grouped("client", groups, names["clients"], {"train": counts["train"]})
     train = Split(images["train"], labels[0], *(found[0] if found else None for found in (domains, clients)))
@@ -284,31 +285,5 @@ def _from_arrays(arrays: Mapping[str, Any], name: str) -> DataSet:
     return DataSet(name, train, test, len(classes), spec.mean, spec.std, classes, domain_names, clients=client_names)
 
 
-def _names(key: str, given: Any) -> tuple[str, ...]:
-    names = tuple(map(str, given))
-    if len(set(names)) != len(names):
-        raise wrong_classes(f"{key} has a name twice: {', '.join(names[:8])}; use every name once.")
-    return names
-
-
-def _checked(data: DataSet) -> DataSet:
-    """Check a data set that the user made."""
-    for part, split in (("train", data.train), ("test", data.test)):
-        if split.images.dtype != torch.uint8 or split.images.ndim != 4 or len(split.images) == 0:
-            found = f"{str(split.images.dtype).removeprefix('torch.')} {list(split.images.shape)}"
-            raise wrong_shape(f"the {part} images of the DataSet are {found}; expected uint8 [N, C, H, W].")
-        where = f"the {part} labels of the DataSet"
-        labels = one_per_image(where, split.labels.numpy(), len(split.images))
-        resolve("label", {where: labels}, data.classes, data.num_classes)
-    return data
-
-
 def _is_array(given: object) -> bool:
     return isinstance(given, np.ndarray | Tensor)
-
-
-def _numpy(given: Any) -> np.ndarray:
-    """Return labels as an array; names that pandas keeps as objects become text."""
-    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-    named = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
-    return array.astype(np.str_) if named else array

@@ -1,17 +1,37 @@
 """Labels, domains and clients as they come: numbers or names, one for each image."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedaf.common.naming import printable
-from fedaf.data.problems import incomplete, wrong_labels
+from fedaf.data.problems import incomplete, wrong_classes, wrong_labels
 
 log = logging.getLogger(__name__)
 _LISTED = 5  # classes that a message names
+
+
+def as_array(given: Any) -> np.ndarray:
+    """Return labels, domains or clients as an array; names that pandas keeps as objects become text."""
+    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    named = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
+    return array.astype(np.str_) if named else array
+
+
+def unique_names(what: str, given: Iterable[object]) -> tuple[str, ...]:
+    """Return names as text.
+
+    Raises:
+        UserError: If a name is there twice; ``what`` says where.
+    """
+    names = tuple(map(str, given))
+    if len(set(names)) != len(names):
+        raise wrong_classes(f"{what} has a name twice: {', '.join(names[:8])}; use every name once.")
+    return names
 
 
 def one_per_image(where: str, values: np.ndarray, count: int) -> np.ndarray:
