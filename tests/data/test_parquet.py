@@ -139,6 +139,28 @@ def test_unreadable_rows_are_named(tmp_path):
     assert data.train.labels.tolist() == [label for row, label in enumerate(labels(20, 2)) if row not in (3, 5)]
 
 
+def test_unreadable_rows_of_equally_named_files_are_all_counted(tmp_path):
+    content = [{"bytes": encoded(pixels(8, 8)), "path": None} for _ in range(20)]
+    content[3] = {"bytes": b"no image", "path": None}
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        pq.write_table(pa.table({"image": content, "label": labels(20, 2)}), tmp_path / part / "0000.parquet")
+    data = load(tmp_path, max_unreadable=0.05)
+    assert data.unreadable == ("row 3 of test/0000.parquet", "row 3 of train/0000.parquet")
+    with raises("FEDAF-DATA-UNREADABLE") as error:
+        load(tmp_path, max_unreadable=0.04)
+    assert "2 of the 40 image files" in str(error.value)
+
+
+def test_a_split_without_rows_is_a_sentence(tmp_path):
+    table = pa.table({"image": [encoded(pixels(8, 8))] * 4, "label": labels(4, 2)})
+    pq.write_table(table, tmp_path / "train.parquet")
+    pq.write_table(table.slice(0, 0), tmp_path / "test.parquet")
+    with raises("FEDAF-DATA-LAYOUT") as error:
+        load(tmp_path)
+    assert "no rows of the split test" in str(error.value)
+
+
 IMAGE = {"bytes": b"x", "path": None}
 
 

@@ -41,11 +41,19 @@ class Unreadable(Exception):
 
 @dataclass
 class Tally:
-    """Counts of image files; ``unreadable`` has the reason for each file that could not be decoded."""
+    """Counts of image files; ``failures`` has the name of each file that could not be decoded, and the reason.
+
+    Two files may have one name, because unprintable characters are replaced.
+    """
 
     files: int
     done: int = 0
-    unreadable: dict[str, str] = field(default_factory=dict)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """The reasons by name."""
+        return dict(self.failures)
 
 
 def decode(encoded: Encoded, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
@@ -136,8 +144,9 @@ def decode_all(
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         while batch := list(islice(pending, step)):
             some = dict(enumerate(pool.map(try_to_decode, batch), first))
-            names = {row: printable(batch[row - first][0]) for row in some}
-            tally.unreadable |= {names[row]: why for row, why in some.items() if isinstance(why, str)}
+            tally.failures += [
+                (printable(batch[row - first][0]), why) for row, why in some.items() if isinstance(why, str)
+            ]
             decoded = {row: image for row, image in some.items() if isinstance(image, np.ndarray)}
             tally.done += len(some)
             first += len(some)

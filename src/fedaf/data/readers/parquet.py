@@ -49,7 +49,7 @@ def source(
     used = [file for part in files.values() for file in part]
     shape = spec.shape if spec else None
     write = partial(_write, path, files, image_size, shape, columns, progress)
-    return Source("parquet 1", path, used, write, (image_size, *(shape or ()), *astuple(columns)))
+    return Source("parquet 2", path, used, write, (image_size, *(shape or ()), *astuple(columns)))
 
 
 def _files(path: Path) -> dict[str, list[Path]]:
@@ -96,6 +96,7 @@ def _check_one_data_set(path: Path, found: Mapping[str, Sequence[Path]]) -> None
 class _Table:
     """The files of one split, and all their columns but the images."""
 
+    root: Path
     files: Sequence[Path]
     image: str
     values: Mapping[str, np.ndarray]  # by role: label, client, domain
@@ -105,12 +106,13 @@ class _Table:
         """Yield the name and the encoded image of each row of the split."""
         wanted, number = set(self.rows.tolist()), 0
         for file in self.files:
+            shown = file.name if file == self.root else file.relative_to(self.root).as_posix()
             row = 0
             for batch in _open(file).iter_batches(batch_size=_BATCH, columns=[self.image]):
                 for value in batch.column(0).to_pylist():
                     if number in wanted:
                         content = value.get("bytes") if isinstance(value, dict) else value
-                        yield f"row {row} of {file.name}", content or _NO_BYTES
+                        yield f"row {row} of {shown}", content or _NO_BYTES
                     row += 1
                     number += 1
 
@@ -125,7 +127,7 @@ def _write(
     writer: Writer,
 ) -> None:
     try:
-        parts = {part: _read(paths, columns) for part, paths in files.items()}
+        parts = {part: _read(path, paths, columns) for part, paths in files.items()}
         names = _class_names(files["train"][0], columns)
         if names and given:  # a federation may number its classes in another order
             parts = {part: _with_names(found, names) for part, found in parts.items()}
@@ -150,6 +152,8 @@ def _write_parts(
     def everything() -> Iterator[Encoded]:
         return (content for part in parts.values() for _, content in part.images())
 
+    if empty := [name for name, part in parts.items() if not len(part.rows)]:
+        raise wrong_layout(f"{path} has no rows of the split {empty[0]}; add some.")
     tally = Tally(sum(len(part.rows) for part in parts.values()))
     kept: dict[str, list[int]] = {part: [] for part in parts}
     with quietly():
@@ -159,7 +163,7 @@ def _write_parts(
             pieces = decode_all(part.images(), mode=mode, size=size, tally=tally, progress=progress)
             if not writer.images(f"x_{name}", shape, record_rows(pieces, kept[name])):
                 what = f"none of the {len(part.rows)} images of the {name} split of {path} can be read"
-                reason = "; ".join(list(tally.unreadable.values())[:1])
+                _, reason = tally.failures[-1]  # of this split, because all its images failed
                 raise UserError(f"{what} ({reason}); the images must be in the files.", code="FEDAF-DATA-UNREADABLE")
     values = {name: {role: v[part.rows][kept[name]] for role, v in part.values.items()} for name, part in parts.items()}
     for name in parts:
@@ -174,7 +178,7 @@ def _write_parts(
     write_tally(tally, writer)
 
 
-def _read(files: Sequence[Path], given: Columns) -> _Table:
+def _read(root: Path, files: Sequence[Path], given: Columns) -> _Table:
     """Read all columns but the images."""
     first = _open(files[0]).schema_arrow
     image, label = _image_column(first, files[0], given), _label_column(first, files[0], given)
@@ -192,7 +196,7 @@ def _read(files: Sequence[Path], given: Columns) -> _Table:
         for role, name in used.items():
             parts[role].append(_values(rows.column(name), f"the column {name} of {file}"))
     values = {role: np.concatenate(found) for role, found in parts.items()}
-    return _Table(files, image, values, np.arange(len(values["label"])))
+    return _Table(root, files, image, values, np.arange(len(values["label"])))
 
 
 def _values(column: Any, where: str) -> np.ndarray:
@@ -270,9 +274,7 @@ def _hold_out(path: Path, whole: _Table) -> dict[str, _Table]:
     if not len(test):
         raise wrong_layout(f"{path} has too few images to hold out a fifth of each class for testing; add images.")
     train = np.setdiff1d(whole.rows, test)
-    return {
-        part: _Table(whole.files, whole.image, whole.values, rows) for part, rows in (("train", train), ("test", test))
-    }
+    return {"train": replace(whole, rows=train), "test": replace(whole, rows=test)}
 
 
 def _open(file: Path) -> Any:
