@@ -85,6 +85,39 @@ def test_a_validation_split_is_unused_or_replaces_the_test_split(tmp_path, caplo
     assert "validation-0.parquet and other files of that split are not used" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["all.parquet", "train-00000-of-00001.parquet", "train/0000.parquet"])
+def test_a_column_is_the_split_if_no_file_is_named_as_the_test_split(tmp_path, caplog, name):
+    images, split = pixels(20, 8, 8), ["train", "train", "Test", "val"] * 5
+    write(tmp_path / name, images, label=labels(20), subset=split, client=list("abcd") * 5)
+    data = load(tmp_path)
+    for part, rows in (("train", [0, 1]), ("test", [2])):
+        wanted = np.isin(np.arange(20) % 4, rows)
+        assert np.array_equal(getattr(data, part).images[:, 0].numpy(), images[wanted])
+        assert getattr(data, part).labels.tolist() == np.array(labels(20))[wanted].tolist()
+    assert data.clients == ("a", "b")
+    assert "5 images of the split validation, which are not used" in caplog.text
+
+
+@pytest.mark.parametrize(("split", "counts"), [(["train", "valid"], [15, 15]), (["train"], [24, 6])])
+def test_without_test_rows_validation_rows_or_a_fifth_are_the_test_set(tmp_path, split, counts):
+    write(tmp_path / "a.parquet", pixels(30, 8, 8), label=labels(30), split=split * (30 // len(split)))
+    data = load(tmp_path)
+    assert [len(data.train), len(data.test)] == counts
+
+
+def test_names_of_files_come_before_a_split_column(tmp_path, caplog):
+    for part, count in (("train", 12), ("test", 6)):
+        write(tmp_path / f"{part}.parquet", pixels(count, 8, 8), label=labels(count), split=["any"] * count)
+    data = load(tmp_path)
+    assert [len(data.train), len(data.test)] == [12, 6]
+    assert caplog.text.count("the column split is not used") == 1
+
+
+def test_a_column_that_is_named_for_something_else_is_not_the_split(tmp_path):
+    write(tmp_path / "a.parquet", pixels(30, 8, 8), label=labels(30), subset=["x", "y"] * 15)
+    assert load(tmp_path, columns=Columns(domain="subset")).domains == ("x", "y")
+
+
 def test_clients_and_domains_are_columns(tmp_path):
     writers, places = [9, 10, 9, 11, 10] * 4, ["sea", "air"] * 10
     write(tmp_path / "train.parquet", pixels(20, 8, 8), label=labels(20), writer=writers, place=places)
@@ -152,6 +185,13 @@ def test_unreadable_rows_of_equally_named_files_are_all_counted(tmp_path):
     assert "2 of the 40 image files" in str(error.value)
 
 
+def test_a_split_column_needs_training_rows(tmp_path):
+    write(tmp_path / "a.parquet", pixels(4, 8, 8), label=labels(4), split=["test", "val"] * 2)
+    with raises("FEDAF-DATA-LAYOUT") as error:
+        load(tmp_path)
+    assert "no rows of the split train" in str(error.value)
+
+
 def test_a_split_without_rows_is_a_sentence(tmp_path):
     table = pa.table({"image": [encoded(pixels(8, 8))] * 4, "label": labels(4, 2)})
     pq.write_table(table, tmp_path / "train.parquet")
@@ -173,6 +213,9 @@ IMAGE = {"bytes": b"x", "path": None}
         ({"image": [IMAGE], "label": [None]}, "LABELS", ["row 0"]),
         ({"image": [IMAGE], "label": [-1]}, "LABELS", ["-1 in row 0"]),
         ({"image": [IMAGE], "label": [0.5]}, "LABELS", ["0.5 in row 0"]),
+        ({"image": [IMAGE], "label": [0], "split": ["third"]}, "LABELS", ["'third' in row 0", "train, test"]),
+        ({"image": [IMAGE], "label": [0], "split": [None]}, "LABELS", ["no value in row 0"]),
+        ({"image": [IMAGE], "label": [0], "split": ["a"], "subset": ["b"]}, "COLUMN", ["split, subset"]),
         ({"left": [IMAGE], "right": [IMAGE], "label": [0]}, "COLUMN", ["left, right", "data.image_column"]),
     ],
 )

@@ -4,7 +4,7 @@ import csv
 import io
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from fedaf.common.naming import printable
@@ -62,7 +62,7 @@ def read(folder: Path, path: Path, given: Columns) -> tuple[list[Sample], list[S
     log.info("%s: %s", path, ", ".join(f"{role} is {name}" for role, name in used.items() if name))
     found = _Files(folder)
     lines: dict[str, int] = {}  # by file
-    parts: dict[str, list[Sample]] = {"train": [], "test": [], "validation": []}
+    parts: dict[str, list[Sample]] = defaultdict(list)
     for number, row in rows:
         for role in ("label", "client", "domain"):
             if (name := used[role]) and not row[name].strip():
@@ -79,19 +79,7 @@ def read(folder: Path, path: Path, given: Columns) -> tuple[list[Sample], list[S
         parts[part].append(Sample(file, *texts))
     if unlisted := len(set(found.files) - lines.keys()):
         log.warning("%s has %d image files without a row in %s; they are left out", folder, unlisted, path.name)
-    return _train_and_test(path, parts)
-
-
-def _train_and_test(path: Path, parts: Mapping[str, list[Sample]]) -> tuple[list[Sample], list[Sample]]:
-    train, test, validation = parts["train"], parts["test"], parts["validation"]
-    if not train:
-        raise wrong_layout(f"{path} has no rows of the split train; add some.")
-    if validation and not test:
-        log.warning("%s has no split test; its split validation is the test set", path)
-        return train, validation
-    if validation:
-        log.warning("%s has %d images of the split validation, which are not used", path, len(validation))
-    return train, test
+    return columns.train_and_test(path, parts)
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:

@@ -1,7 +1,8 @@
 """Parquet files of encoded images, as Hugging Face publishes image data sets.
 
 An image is a struct with ``bytes``, or the bytes themselves. Splits are recognised by file or folder name:
-``train-00000-of-00001.parquet`` or ``train/0000.parquet``. Class names come from the schema, if it has them.
+``train-00000-of-00001.parquet`` or ``train/0000.parquet``; without a name for the test split, by a split column. Class
+names come from the schema, if it has them.
 """
 
 import json
@@ -20,7 +21,7 @@ import numpy as np
 from fedaf.common.naming import printable
 from fedaf.data.labels import one_per_image, resolve
 from fedaf.data.problems import damaged, not_found, table, wrong_column, wrong_labels, wrong_layout
-from fedaf.data.readers.columns import find, in_order, part_of, require
+from fedaf.data.readers.columns import Role, find, in_order, part_of, require, splits, train_and_test
 from fedaf.data.readers.folders import check_convertible
 from fedaf.data.readers.images import Encoded, Shape, Tally, decode_all, quietly, target
 from fedaf.data.readers.trees import held_out, record_rows, write_tally
@@ -99,7 +100,7 @@ class _Table:
     root: Path
     files: Sequence[Path]
     image: str
-    values: Mapping[str, np.ndarray]  # by role: label, client, domain
+    values: Mapping[str, np.ndarray]  # by role: label, client, domain, split
     rows: np.ndarray  # those that belong to the split
 
     def images(self) -> Iterator[tuple[str, bytes]]:
@@ -127,14 +128,18 @@ def _write(
     writer: Writer,
 ) -> None:
     try:
-        parts = {part: _read(path, paths, columns) for part, paths in files.items()}
-        names = _class_names(files["train"][0], columns)
+        named = "test" in files
+        parts = {part: _read(path, paths, columns, with_splits=not named) for part, paths in files.items()}
+        schema = _open(files["train"][0]).schema_arrow
+        if named and (unused := splits(schema.names, columns)):
+            log.warning("%s: the files are the splits; the column %s is not used", path, printable(unused[0]))
+        names = _class_names(schema, files["train"][0], columns)
         if names and given:  # a federation may number its classes in another order
             parts = {part: _with_names(found, names) for part, found in parts.items()}
         elif names:
             writer.texts("classes", names)
-        if "test" not in parts:
-            parts = _hold_out(path, parts["train"])
+        if not named:
+            parts = _split(path, parts["train"])
         _write_parts(path, parts, side, given, progress, writer)
     except _arrow().ArrowException as error:
         raise damaged(f"{path} cannot be read as parquet ({printable(str(error)):.200})") from error
@@ -178,11 +183,12 @@ def _write_parts(
     write_tally(tally, writer)
 
 
-def _read(root: Path, files: Sequence[Path], given: Columns) -> _Table:
-    """Read all columns but the images."""
+def _read(root: Path, files: Sequence[Path], given: Columns, *, with_splits: bool) -> _Table:
+    """Read all columns but the images; a split column only if ``with_splits``."""
     first = _open(files[0]).schema_arrow
     image, label = _image_column(first, files[0], given), _label_column(first, files[0], given)
-    roles = {"label": label, **{role: find(role, first.names, given, files[0]) for role in ("client", "domain")}}
+    optional: tuple[Role, ...] = ("client", "domain", "split") if with_splits else ("client", "domain")
+    roles = {"label": label, **{role: find(role, first.names, given, files[0]) for role in optional}}
     used = {role: name for role, name in roles.items() if name}
     log.info("%s: image is %s, %s", files[0], image, ", ".join(f"{role} is {name}" for role, name in used.items()))
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -194,7 +200,8 @@ def _read(root: Path, files: Sequence[Path], given: Columns) -> _Table:
             )
         rows = opened.read(columns=list(dict.fromkeys(used.values())))
         for role, name in used.items():
-            parts[role].append(_values(rows.column(name), f"the column {name} of {file}"))
+            found = _values(rows.column(name), f"the column {name} of {file}")
+            parts[role].append(_splits(found, f"the column {name} of {file}") if role == "split" else found)
     values = {role: np.concatenate(found) for role, found in parts.items()}
     return _Table(root, files, image, values, np.arange(len(values["label"])))
 
@@ -215,6 +222,17 @@ def _values(column: Any, where: str) -> np.ndarray:
     if arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=np.str_)
     return one_per_image(where, column.to_numpy(), len(column))
+
+
+def _splits(values: np.ndarray, where: str) -> np.ndarray:
+    """Return ``train``, ``test`` or ``validation`` for each row."""
+    given, numbers = np.unique(values.astype(str), return_inverse=True)
+    parts = [part_of(name) for name in given.tolist()]
+    if None in parts:
+        row = int(np.flatnonzero(numbers == parts.index(None))[0])
+        what = f"{where} has the split {printable(str(values[row]))!r:.80} in row {row}"
+        raise wrong_labels(f"{what}; expected train, test or validation.")
+    return np.array(parts)[numbers]
 
 
 def _image_column(schema: Any, file: Path, given: Columns) -> str:
@@ -250,9 +268,8 @@ def _label_column(schema: Any, file: Path, given: Columns) -> str:
     return require("label", schema.names, given, file)
 
 
-def _class_names(file: Path, given: Columns) -> list[str]:
+def _class_names(schema: Any, file: Path, given: Columns) -> list[str]:
     """Return the class names that the schema of Hugging Face has for the label column."""
-    schema = _open(file).schema_arrow
     names = _features(schema).get(_label_column(schema, file, given), {}).get("names")
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
@@ -264,6 +281,17 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
         return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _split(path: Path, whole: _Table) -> dict[str, _Table]:
+    """Split by the split column, or without test rows hold out a fifth of each class of each domain."""
+    if "split" not in whole.values:
+        return _hold_out(path, whole)
+    by_part = {part: np.flatnonzero(whole.values["split"] == part).tolist() for part in ("train", "test", "validation")}
+    train, test = train_and_test(path, by_part)
+    if not test:
+        return _hold_out(path, whole)
+    return {part: replace(whole, rows=np.array(rows)) for part, rows in (("train", train), ("test", test))}
 
 
 def _hold_out(path: Path, whole: _Table) -> dict[str, _Table]:
