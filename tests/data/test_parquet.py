@@ -226,6 +226,40 @@ def test_columns_that_do_not_fit_are_a_sentence(tmp_path, columns, code, words):
     assert all(word in str(error.value) for word in ["train.parquet", *words]), error.value
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_encoded_image_that_is_too_large_is_refused(tmp_path, wrapped):
+    large = encoded(pixels(8, 8)) + bytes(64 << 20)
+    content = [encoded(pixels(8, 8))] * 20 + [None, large]
+    images = [{"bytes": image, "path": None} for image in content] if wrapped else content
+    pq.write_table(pa.table({"image": images, "label": labels(22, 2)}), tmp_path / "a.parquet")
+    with raises("FEDAF-DATA-DAMAGED") as error:
+        load(tmp_path)
+    words = ["the column image of", "a.parquet", f"{len(large):,} bytes in row 21", "at most 67,108,864"]
+    assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize("role", ["label", "client", "domain", "split"])
+@pytest.mark.parametrize("by_dictionary", [False, True])
+def test_a_text_that_is_too_long_is_refused(tmp_path, role, by_dictionary):
+    columns = {"label": ["cat", "dog"] * 200, role: ["train"] * 300 + ["x" * 1000, "y" * 1001] + ["test"] * 98}
+    arrays = {name: pa.array(texts) for name, texts in columns.items()}
+    if by_dictionary:
+        arrays[role] = arrays[role].dictionary_encode()
+    pq.write_table(pa.table({"image": [encoded(pixels(8, 8))] * 400, **arrays}), tmp_path / "a.parquet")
+    with raises("FEDAF-DATA-DAMAGED") as error:
+        load(tmp_path)
+    assert f"the column {role} of" in str(error.value)
+    assert "1,001 bytes in row 301" in str(error.value)
+
+
+def test_labels_may_be_a_dictionary_of_texts(tmp_path):
+    names = pa.array(["cat", "dog", "cow"] * 200).dictionary_encode()
+    for part in ("train", "test"):
+        pq.write_table(pa.table({"image": [encoded(pixels(8, 8))] * 600, "label": names}), tmp_path / f"{part}.parquet")
+    data = load(tmp_path)
+    assert (data.classes, data.train.labels.tolist()) == (("cat", "cow", "dog"), [0, 2, 1] * 200)
+
+
 def test_several_data_sets_in_one_folder_are_refused(tmp_path):
     for name in ("small", "large"):
         write(tmp_path / name / "train.parquet", pixels(15, 8, 8), label=labels(15))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -140,9 +139,8 @@ def decode_all(
             return str(reason)
 
     step, first = max(1, min(_BATCH, _MEMORY // (3 * size[0] * size[1]))), 0
-    pending = iter(images)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        while batch := list(islice(pending, step)):
+        for batch in _batches(images, step):
             some = dict(enumerate(pool.map(try_to_decode, batch), first))
             tally.failures += [
                 (printable(batch[row - first][0]), why) for row, why in some.items() if isinstance(why, str)
@@ -154,6 +152,20 @@ def decode_all(
                 progress(tally.done, tally.files)
             if decoded:
                 yield np.stack(list(decoded.values())), list(decoded)
+
+
+def _batches(images: Iterable[tuple[str, Encoded]], most: int) -> Iterator[list[tuple[str, Encoded]]]:
+    """Yield at most ``most`` images at a time, fewer if they are in memory and large."""
+    batch: list[tuple[str, Encoded]] = []
+    size = 0
+    for name, image in images:
+        batch.append((name, image))
+        size += len(image) if isinstance(image, bytes) else 0
+        if len(batch) == most or size >= _MEMORY:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @contextmanager

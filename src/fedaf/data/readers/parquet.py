@@ -31,7 +31,11 @@ from fedaf.data.storage.form import Writer
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
-_BATCH = 256  # rows that are in memory, encoded
+# A few bytes of a file can stand for many and large values, so that only some are in memory, and their size is limited.
+_IMAGES = 16  # encoded images that are read at a time
+_MAX_IMAGE = 64 << 20  # bytes of an encoded image
+_TEXTS = 256  # rows of other columns that are read at a time
+_MAX_TEXT = 1000  # bytes of a label, client, domain or split
 _NO_BYTES = b""  # is reported as an unreadable image
 
 
@@ -109,9 +113,10 @@ class _Table:
         for file in self.files:
             shown = file.name if file == self.root else file.relative_to(self.root).as_posix()
             row = 0
-            for batch in _open(file).iter_batches(batch_size=_BATCH, columns=[self.image]):
-                for value in batch.column(0).to_pylist():
+            for batch in _batches(file, [self.image], _IMAGES, _MAX_IMAGE):
+                for scalar in batch.column(0):
                     if number in wanted:
+                        value = scalar.as_py()
                         content = value.get("bytes") if isinstance(value, dict) else value
                         yield f"row {row} of {shown}", content or _NO_BYTES
                     row += 1
@@ -193,17 +198,53 @@ def _read(root: Path, files: Sequence[Path], given: Columns, *, with_splits: boo
     log.info("%s: image is %s, %s", files[0], image, ", ".join(f"{role} is {name}" for role, name in used.items()))
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     for file in files:
-        opened = _open(file)
-        if missing := [name for name in (image, *used.values()) if name not in opened.schema_arrow.names]:
+        schema = _open(file).schema_arrow
+        if missing := [name for name in (image, *used.values()) if name not in schema.names]:
             raise wrong_column(
                 f"{file} has no column {missing[0]}, but {files[0].name} has one; give files of one set."
             )
-        rows = opened.read(columns=list(dict.fromkeys(used.values())))
+        names = list(dict.fromkeys(used.values()))
+        fields = _arrow().schema([schema.field(name) for name in names])
+        rows = _arrow().Table.from_batches(list(_batches(file, names, _TEXTS, _MAX_TEXT)), fields)
         for role, name in used.items():
             found = _values(rows.column(name), f"the column {name} of {file}")
             parts[role].append(_splits(found, f"the column {name} of {file}") if role == "split" else found)
     values = {role: np.concatenate(found) for role, found in parts.items()}
     return _Table(root, files, image, values, np.arange(len(values["label"])))
+
+
+def _batches(file: Path, names: Sequence[str], rows: int, most: int) -> Iterator[Any]:
+    """Yield columns, some rows at a time.
+
+    Raises:
+        UserError: If a text, or the bytes of an image, are larger than ``most`` bytes.
+    """
+    first = 0
+    for batch in _open(file).iter_batches(batch_size=rows, columns=names):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            sizes = _sizes(column)
+            if len(large := np.flatnonzero(sizes > most)):
+                what = f"the column {name} of {file} has {sizes[large[0]]:,} bytes in row {first + large[0]}"
+                raise damaged(what, f"expected at most {most:,}; leave out that row")
+        first += len(batch)
+        yield batch
+
+
+def _sizes(column: Any) -> np.ndarray:
+    """Return the bytes of each text or encoded image of a column; nothing for a column of numbers."""
+    import pyarrow.compute as compute
+
+    types = _arrow().types
+    if types.is_dictionary(column.type):  # without a copy of the text for each row
+        sizes = _sizes(column.dictionary)
+        return sizes[compute.fill_null(column.indices, 0).to_numpy()] if len(sizes) else sizes
+    if types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        column = compute.struct_field(column, "bytes")
+    sized = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if not any(is_sized(column.type) for is_sized in sized):
+        return np.empty(0, np.int64)
+    sizes = compute.fill_null(compute.binary_length(column), 0)
+    return np.asarray(sizes)
 
 
 def _values(column: Any, where: str) -> np.ndarray:
