@@ -101,7 +101,8 @@ def _named(where: str, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
     if len(bad := np.flatnonzero(values >= len(names))):
         found = f"{where} have {values[bad[0]]} in row {bad[0]}, but this set names {len(names)} classes"
         raise wrong_labels(f"{found}; expected 0 to {len(names) - 1}.")
-    return np.array(names)[values]
+    named: np.ndarray = np.array(names)[values]
+    return named
 
 
 def resolve(
