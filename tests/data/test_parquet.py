@@ -63,6 +63,14 @@ def test_shards_are_joined_in_order(tmp_path):
     assert data.train.labels.tolist() == labels(20)
 
 
+def test_names_and_numbers_in_the_files_of_one_split_are_refused(tmp_path):
+    for number, found in enumerate((["cat", "dog"], [0, 1])):
+        write(tmp_path / f"train-0000{number}-of-00002.parquet", pixels(20, 8, 8), label=found * 10)
+    with raises("FEDAF-DATA-LABELS") as error:
+        load(tmp_path)
+    assert "the column label has names in some files" in str(error.value)
+
+
 def test_a_file_alone_is_split_by_class(tmp_path):
     images = pixels(30, 8, 8)
     write(tmp_path / "all.parquet", images, label=labels(30))

@@ -207,8 +207,13 @@ def _read(root: Path, files: Sequence[Path], given: Columns, *, with_splits: boo
         fields = _arrow().schema([schema.field(name) for name in names])
         rows = _arrow().Table.from_batches(list(_batches(file, names, _TEXTS, _MAX_TEXT)), fields)
         for role, name in used.items():
-            found = _values(rows.column(name), f"the column {name} of {file}")
-            parts[role].append(_splits(found, f"the column {name} of {file}") if role == "split" else found)
+            where = f"the column {name} of {file}"
+            column = _values(rows.column(name), where)
+            parts[role].append(_splits(column, where) if role == "split" else column)
+    for role, name in used.items():
+        if len({column.dtype.kind for column in parts[role]}) > 1:
+            what = f"the column {name} has names in some files of {root} and numbers in others"
+            raise wrong_labels(f"{what}; use one of them in all files.")
     values = {role: np.concatenate(found) for role, found in parts.items()}
     return _Table(root, files, image, values, np.arange(len(values["label"])))
 
@@ -273,7 +278,7 @@ def _splits(values: np.ndarray, where: str) -> np.ndarray:
         row = int(np.flatnonzero(numbers == parts.index(None))[0])
         what = f"{where} has the split {printable(str(values[row]))!r:.80} in row {row}"
         raise wrong_labels(f"{what}; expected train, test or validation.")
-    return np.array(parts)[numbers]
+    return np.array(parts, np.str_)[numbers]
 
 
 def _image_column(schema: Any, file: Path, given: Columns) -> str:
