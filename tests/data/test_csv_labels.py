@@ -119,6 +119,28 @@ def test_mistakes_are_a_sentence(tmp_path, text, code, words):
     assert all(word in str(error.value) for word in ["labels.csv" if code != "CLASSES" else "", *words]), error.value
 
 
+@pytest.mark.parametrize("again", ["scan_3", "images/scan_3.png", "images//scan_3.png", "./images/./scan_3.png"])
+def test_a_file_that_two_lines_name_is_refused(tmp_path, again):
+    write(tmp_path, "image,label,split\n" + rows("a b", "train") + f"{again},a,test\n")
+    with raises("FEDAF-DATA-LABELS") as error:
+        load(tmp_path)
+    assert "line 22" in str(error.value)
+    assert "names the file of line 5, images/scan_3.png" in str(error.value)
+
+
+def test_blank_lines_count_and_lines_inside_quotes_too(tmp_path):
+    write(tmp_path, '\n\nimage;label\n\nscan_0;"a\nb"\n\nscan_1;\n')
+    with raises("FEDAF-DATA-LABELS") as error:
+        load(tmp_path)
+    assert "line 8 of" in str(error.value)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u0085", "\x0b", "\x1c"])
+def test_only_newlines_end_a_line(tmp_path, separator):
+    write(tmp_path, "image,label,note\n" + rows("a b", "x").replace(",x", f",x{separator}y"))
+    assert load(tmp_path).classes == ("a", "b")
+
+
 def test_a_name_of_two_files_is_refused(tmp_path):
     write(tmp_path, "image,label\n" + rows("a b"))
     png(tmp_path / "more" / "scan_3.png", pixels(8, 8))

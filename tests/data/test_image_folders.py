@@ -208,6 +208,13 @@ def test_unreadable_images_are_left_out_and_named(tmp_path, caplog):
     assert kept <= {image.numpy().tobytes() for image in before.test.images}
 
 
+def test_unreadable_images_whose_printed_names_are_the_same_are_all_counted(tmp_path):
+    write_tree(tmp_path, {"cat": 10, "dog": 10})
+    for name in ("a\x01.png", "a\x02.png"):
+        (tmp_path / "cat" / name).write_text("no image")
+    assert load(tmp_path, max_unreadable=0.1).unreadable == ("cat/a?.png", "cat/a?.png")
+
+
 def test_too_many_unreadable_images_are_an_error_unless_allowed(tmp_path):
     write_tree(tmp_path, {"cat": 20, "dog": 20})
     for name in ("003", "004"):

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, Split
 from fedaf.data.in_memory import as_dataset, as_images, name_of
 from support.datafiles import pixels
 from support.errors import raises
@@ -113,6 +112,54 @@ def test_a_torch_data_set_names_its_classes():
     assert data.classes == ("a", "b", "c")
 
 
+def animals(labels, classes=None):
+    """A set of images whose label is known from their first pixel, with its own class numbers."""
+    return Items([(X[number], label) for number, label in enumerate(labels)], classes)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_sets_that_number_their_classes_differently_are_joined_by_name(wrapped):
+    sets = {"a": animals([0, 1], ["cat", "dog"]), "b": animals([0, 1, 0], ["bird", "cat"])}
+    if wrapped:
+        sets = {name: Subset(each, range(len(each))) for name, each in sets.items()}
+    data = as_dataset({"clients": sets, "test": animals([0, 1, 2], ["dog", "cat", "eel"])}, "mine")
+    assert data.classes == ("cat", "dog", "bird", "eel")
+    assert [data.classes[label] for label in data.train.labels] == ["cat", "dog", "bird", "cat", "bird"]
+    assert [data.classes[label] for label in data.test.labels] == ["dog", "cat", "eel"]
+
+
+def test_a_test_set_that_numbers_its_classes_differently_is_joined_by_name():
+    data = as_dataset((animals([0, 1, 2], ["ant", "bee", "cow"]), animals([0, 1, 1], ["bee", "cow"])), "mine")
+    assert data.classes == ("ant", "bee", "cow")
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([0, 1, 2], [1, 2, 2])
+
+
+def test_names_as_labels_and_numbers_with_class_names_are_joined():
+    sets = [animals(["cat", "dog"]), animals([0, 1], ["dog", "cat"])]
+    data = as_dataset((sets, animals(["dog"])), "mine")
+    assert (data.classes, data.train.labels.tolist(), data.test.labels.tolist()) == (("dog", "cat"), [1, 0, 0, 1], [0])
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ([animals([0, 1], ["a", "b"]), animals([0, 1], ["b", "a"]), animals([0, 1])], ["client client-2", "'classes'"]),
+        ([animals([0, 1]), animals(["a", "b"])], ["client client-0", "without class names"]),
+        ([animals([0, 1], ["a", "b"]), animals([0, 2], ["b", "a"])], ["client client-1", "2 in row 1", "2 classes"]),
+    ],
+)
+def test_labels_without_a_known_name_are_refused_where_names_decide(sets, words):
+    with raises("FEDAF-DATA-LABELS") as error:
+        as_dataset((sets, animals([0, 1], ["a", "b"])), "mine")
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_set_that_names_a_class_twice_is_refused():
+    with raises("FEDAF-DATA-CLASSES") as error:
+        as_dataset((animals([0, 1], ["a", "a"]), animals([0, 1], ["a", "b"])), "mine")
+    assert "train has a name twice" in str(error.value)
+
+
 def test_grey_images_need_no_channel():
     assert as_images(X[..., 0], "x").shape == (12, 1, 8, 6)
     grey = Items([(Image.fromarray(image[..., 0]), int(label)) for image, label in zip(X, Y, strict=True)])
@@ -189,15 +236,6 @@ def test_data_that_do_not_fit_are_a_sentence(given, code, words):
     with raises(f"FEDAF-DATA-{code}") as error:
         as_dataset(given, "mine")
     assert all(word in str(error.value) for word in words), error.value
-
-
-def test_a_data_set_is_checked_and_kept():
-    split = Split(torch.from_numpy(X).permute(0, 3, 1, 2), torch.from_numpy(Y))
-    data = DataSet("own", split, split, 3, (0.5,) * 3, (0.2,) * 3, ("a", "b", "c"))
-    assert as_dataset(data, "mine") is data
-    for wrong in (Split(split.images / 255, split.labels), Split(split.images, split.labels + 1)):
-        with pytest.raises(Exception, match="DataSet"):
-            as_dataset(DataSet("own", split, wrong, 3, (0.5,) * 3, (0.2,) * 3, ("a", "b", "c")), "mine")
 
 
 def test_a_name_says_what_was_given():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedaf.data import partition as partition_module
 from fedaf.data.dataset import DataSet, Split, with_validation
 from fedaf.data.partition import Partition
 from fedaf.data.partitions.classes import classes_per_client
@@ -140,6 +141,15 @@ def test_noise_is_the_same_each_time_and_after_a_resume(tmp_path):
     other, _ = noisy(0.2, seed=1)
     assert not torch.equal(other.shards(data)["client-4"].images, first)
     assert not torch.equal(partition.shards(data)["client-3"].images, first)
+
+
+def test_noise_is_drawn_once_for_a_client_as_far_as_memory_allows(monkeypatch):
+    partition, data = noisy(0.2)
+    monkeypatch.setattr(partition_module, "_KEPT", 2 * 100 * 16 * 16)  # the images of two clients
+    shards = partition.shards(data)
+    first, again = ({client: shard.images for client, shard in shards.items()} for _ in range(2))
+    assert [first[client] is again[client] for client in shards] == [False, True, True, False, False]  # 0 has no noise
+    assert all(torch.equal(first[client], again[client]) for client in shards)
 
 
 def test_large_noise_is_clamped_and_one_client_has_none():

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any
 
 from fedaf.common.registry import reason
+from fedaf.data.checks import checked
 from fedaf.data.dataset import DataSet
 from fedaf.data.in_memory import as_dataset
 from fedaf.data.problems import damaged, not_found, wrong_column
@@ -99,7 +100,7 @@ def load(
             return _in_memory(name, given, image_size, spec)
         if known and known.load:
             stored.check_size(name, name, known.shape, image_size)
-            return _loaded(name, known, known.load(data_dir))
+            return _loaded(name, known, checked(known.load(data_dir)))
         found = _find(name, data_dir, image_size, progress, spec, columns)
         if found is None:
             raise not_found(_missing(name, data_dir, known))

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Subset
 
 from fedaf.common.registry import reason
+from fedaf.data.checks import checked
 from fedaf.data.dataset import DataSet, Split
-from fedaf.data.labels import grouped, note_missing, one_per_image, resolve
+from fedaf.data.labels import as_array, grouped, note_missing, one_per_image, resolve, unified, unique_names
 from fedaf.data.problems import table, wrong_classes, wrong_shape
 from fedaf.data.spec import PYTHON, custom_spec
 from fedaf.data.storage.form import OPTIONAL, OTHER_NAMES
@@ -57,7 +59,7 @@ def as_dataset(given: Any, name: str) -> DataSet:
         UserError: If it is none of these, or images or labels are wrong.
     """
     if isinstance(given, DataSet):
-        return _checked(given)
+        return checked(given)
     return _from_arrays(_by_key(given, name), name)
 
 
@@ -97,10 +99,20 @@ def _unknown(found: str, name: str) -> UserError:
 
 
 def _pair(train: Any, test: Any) -> dict[str, Any]:
-    first, second = _set(train, "train"), _set(test, "test")
-    named = {"classes": first.classes} if first.classes else {}
-    arrays = {"x_train": first.images, "y_train": first.labels, "x_test": second.images, "y_test": second.labels}
-    return {**arrays, **named}
+    sets = {part: _set(given, part) for part, given in (("train", train), ("test", test))}
+    labels, classes = _labels(sets)
+    arrays = {"x_train": sets["train"].images, "x_test": sets["test"].images}
+    return {**arrays, "y_train": labels["train"], "y_test": labels["test"], **classes}
+
+
+def _labels(sets: "Mapping[str, _Set]") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return labels that mean the same classes in all sets, and the class names if there are any."""
+    keys = {where: f"the labels of {where}" for where in sets}
+    labels, names = unified(
+        {keys[where]: each.labels for where, each in sets.items()},
+        {keys[where]: each.classes for where, each in sets.items()},
+    )
+    return {where: labels[key] for where, key in keys.items()}, {"classes": names} if names else {}
 
 
 def _clients(clients: Any, test: Any) -> dict[str, Any]:
@@ -112,21 +124,21 @@ def _clients(clients: Any, test: Any) -> dict[str, Any]:
     if not isinstance(clients, Mapping):
         clients = {f"client-{number:0{width}d}": each for number, each in enumerate(clients)}
     sets = {str(name): _set(each, f"client {name}") for name, each in clients.items()}
+    first = next(iter(sets))
     for name, each in sets.items():
-        first = next(iter(sets))
         if each.images.shape[1:] != sets[first].images.shape[1:]:
             shapes = [list(found.images.shape[1:]) for found in (each, sets[first])]
             raise wrong_shape(f"client {name} has images [C, H, W] of {shapes[0]}, but client {first} of {shapes[1]}.")
     last = _set(test, "test")
-    named = next((each.classes for each in sets.values() if each.classes), last.classes)
+    labels, classes = _labels({**{f"client {name}": each for name, each in sets.items()}, "test": last})
     return {
         "x_train": torch.cat([each.images for each in sets.values()]),
-        "y_train": np.concatenate([each.labels for each in sets.values()]),
+        "y_train": np.concatenate([labels[f"client {name}"] for name in sets]),
         "client_train": np.repeat(np.arange(len(sets)), [len(each.labels) for each in sets.values()]),
         "clients": list(sets),
         "x_test": last.images,
-        "y_test": last.labels,
-        **({"classes": named} if named else {}),
+        "y_test": labels["test"],
+        **classes,
     }
 
 
@@ -134,7 +146,7 @@ def _set(given: Any, where: str) -> _Set:
     """Return a pair of arrays or a torch data set."""
     if isinstance(given, tuple | list) and len(given) == 2 and _is_array(given[0]):
         images = as_images(given[0], f"the images of {where}")
-        return _Set(images, one_per_image(f"the labels of {where}", _numpy(given[1]), len(images)))
+        return _Set(images, one_per_image(f"the labels of {where}", as_array(given[1]), len(images)))
     listed = hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, Mapping)
     if _is_array(given) or not listed or len(given) == 0:
         found = "empty" if listed and len(given) == 0 else f"a {type(given).__name__}"
@@ -159,11 +171,18 @@ def _from_items(given: Any, where: str) -> _Set:
         if images[-1].shape != images[0].shape:
             shapes = f"[C, H, W] of {list(images[-1].shape)}, but item 0 is {list(images[0].shape)}"
             raise wrong_shape(f"{at} is an image {shapes}; resize the images in the data set.")
-    names = getattr(given, "classes", None)
-    known = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(each, str) for each in names)
-    stacked = torch.stack(images)
     numbers = one_per_image(f"the labels of {where}", np.array(labels), len(images))
-    return _Set(stacked, numbers, tuple(names) if known and names is not None else ())
+    return _Set(torch.stack(images), numbers, _class_names(given, where))
+
+
+def _class_names(given: Any, where: str) -> tuple[str, ...]:
+    """Return the class names that a torch data set has, or the one that it is a ``Subset`` of."""
+    while isinstance(given, Subset) and not hasattr(given, "classes"):
+        given = given.dataset
+    names = getattr(given, "classes", ())
+    if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        return ()
+    return unique_names(f"the data set of {where}", names)
 
 
 def _image_and_label(item: Any, at: str) -> tuple[Any, Any]:
@@ -249,14 +268,14 @@ def _from_arrays(arrays: Mapping[str, Any], name: str) -> DataSet:
     first, second = (list(images[part].shape[1:]) for part in ("train", "test"))
     if first != second:
         raise wrong_shape(f"x_train has images [C, H, W] of {first}, but x_test of {second}; give the same size.")
-    names = {key: _names(key, arrays.get(key, ())) for key in ("classes", "domains", "clients")}
+    names = {key: unique_names(key, arrays.get(key, ())) for key in ("classes", "domains", "clients")}
     counts = {part: len(found) for part, found in images.items()}
-    values = {f"y_{part}": one_per_image(f"y_{part}", _numpy(arrays[f"y_{part}"]), counts[part]) for part in counts}
+    values = {f"y_{part}": one_per_image(f"y_{part}", as_array(arrays[f"y_{part}"]), counts[part]) for part in counts}
     labels, classes = resolve("label", values, names["classes"])
     if len(classes) < 2:
         raise wrong_classes(f"the data {name!r} have images of one class only; at least two are needed.")
     note_missing(name, classes, *labels)
-    groups = {key: _numpy(arrays[key]) for key in OPTIONAL if "_" in key and key in arrays}
+    groups = {key: as_array(arrays[key]) for key in OPTIONAL if "_" in key and key in arrays}
     domains, domain_names = grouped("domain", groups, names["domains"], counts)
     clients, client_names = grouped("client", groups, names["clients"], {"train": counts["train"]})
     train = Split(images["train"], labels[0], *(found[0] if found else None for found in (domains, clients)))
@@ -266,31 +285,5 @@ def _from_arrays(arrays: Mapping[str, Any], name: str) -> DataSet:
     return DataSet(name, train, test, len(classes), spec.mean, spec.std, classes, domain_names, clients=client_names)
 
 
-def _names(key: str, given: Any) -> tuple[str, ...]:
-    names = tuple(map(str, given))
-    if len(set(names)) != len(names):
-        raise wrong_classes(f"{key} has a name twice: {', '.join(names[:8])}; use every name once.")
-    return names
-
-
-def _checked(data: DataSet) -> DataSet:
-    """Check a data set that the user made."""
-    for part, split in (("train", data.train), ("test", data.test)):
-        if split.images.dtype != torch.uint8 or split.images.ndim != 4 or len(split.images) == 0:
-            found = f"{str(split.images.dtype).removeprefix('torch.')} {list(split.images.shape)}"
-            raise wrong_shape(f"the {part} images of the DataSet are {found}; expected uint8 [N, C, H, W].")
-        where = f"the {part} labels of the DataSet"
-        labels = one_per_image(where, split.labels.numpy(), len(split.images))
-        resolve("label", {where: labels}, data.classes, data.num_classes)
-    return data
-
-
 def _is_array(given: object) -> bool:
     return isinstance(given, np.ndarray | Tensor)
-
-
-def _numpy(given: Any) -> np.ndarray:
-    """Return labels as an array; names that pandas keeps as objects become text."""
-    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
-    named = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
-    return array.astype(np.str_) if named else array

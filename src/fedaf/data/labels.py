@@ -1,17 +1,37 @@
 """Labels, domains and clients as they come: numbers or names, one for each image."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedaf.common.naming import printable
-from fedaf.data.problems import incomplete, wrong_labels
+from fedaf.data.problems import incomplete, wrong_classes, wrong_labels
 
 log = logging.getLogger(__name__)
 _LISTED = 5  # classes that a message names
+
+
+def as_array(given: Any) -> np.ndarray:
+    """Return labels, domains or clients as an array; names that pandas keeps as objects become text."""
+    array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    named = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
+    return array.astype(np.str_) if named else array
+
+
+def unique_names(what: str, given: Iterable[object]) -> tuple[str, ...]:
+    """Return names as text.
+
+    Raises:
+        UserError: If a name is there twice; ``what`` says where.
+    """
+    names = tuple(map(str, given))
+    if len(set(names)) != len(names):
+        raise wrong_classes(f"{what} has a name twice: {', '.join(names[:8])}; use every name once.")
+    return names
 
 
 def one_per_image(where: str, values: np.ndarray, count: int) -> np.ndarray:
@@ -48,6 +68,41 @@ def one_per_image(where: str, values: np.ndarray, count: int) -> np.ndarray:
     if len(bad := np.flatnonzero((values < 0) | (values > np.iinfo(np.int64).max))):
         raise wrong_labels(f"{found}, with {values[bad[0]]} in row {bad[0]}; expected whole numbers from 0, or names.")
     return values.astype(np.int64)
+
+
+def unified(
+    given: Mapping[str, np.ndarray], names: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the labels of several sets such that equal labels mean the same class, and the names of all classes.
+
+    Numbers stay if no two sets name their classes differently. Otherwise they become names.
+
+    Args:
+        given: What ``one_per_image`` returned for each set, by the same ``where``.
+        names: The class names of each set in label order, by the same keys; empty if the set has none.
+
+    Raises:
+        UserError: If numbers must become names, but a set has no names, or too few.
+    """
+    everything = tuple(dict.fromkeys(name for each in names.values() for name in each))
+    different = len({tuple(each) for each in names.values() if each}) > 1
+    if not different and all(values.dtype.kind != "U" for values in given.values()):
+        return dict(given), everything
+    return {where: _named(where, values, names[where]) for where, values in given.items()}, everything
+
+
+def _named(where: str, values: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Replace the numbers of a set by the names of its classes."""
+    if values.dtype.kind == "U":
+        return values
+    if not names:
+        what = f"{where} are numbers without class names, but the classes of other sets have names"
+        raise wrong_labels(f"{what}; give every set an attribute 'classes', or names as labels.")
+    if len(bad := np.flatnonzero(values >= len(names))):
+        found = f"{where} have {values[bad[0]]} in row {bad[0]}, but this set names {len(names)} classes"
+        raise wrong_labels(f"{found}; expected 0 to {len(names) - 1}.")
+    named: np.ndarray = np.array(names)[values]
+    return named
 
 
 def resolve(

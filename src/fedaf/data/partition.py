@@ -19,6 +19,7 @@ from fedaf.protocol import Key, Shard, UserError
 
 _invalid = partial(UserError, code="FEDAF-PARTITION-FILE")
 _CHUNK = 1024  # images that noise is added to at a time
+_KEPT = 1 << 30  # bytes of images with noise that are kept in memory
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,6 @@ class Noise:
     def added(self, client: str, images: Tensor) -> Tensor:
         """Return a client's images uint8 [N, C, H, W] with noise, rounded and clamped. They are the same each time."""
         level, generator = self.levels[client], Key(self.seed).derive("noise", client).torch()
-        if level == 0:
-            return images
         noisy = torch.empty_like(images)
         for first in range(0, len(images), _CHUNK):
             some = images[first : first + _CHUNK].float()
@@ -128,17 +127,29 @@ class PartitionKind:
 
 
 class Shards(Mapping[str, Shard]):
-    """Each client's data, read from the data set on access and not kept: all of it may be larger than memory."""
+    """Each client's data, read from the data set on access and not kept: all of it may be larger than memory.
+
+    Images with noise are kept up to a limit, because drawing the noise takes many times longer than reading.
+    """
 
     def __init__(self, partition: Partition, data: DataSet) -> None:
         self._rows, self._noise, self._data = partition.rows, partition.noise, data
+        self._noisy: dict[str, Tensor] = {}
 
     def __getitem__(self, client: str) -> Shard:
         rows, train, classes = torch.from_numpy(self._rows[client]), self._data.train, self._data.num_classes
-        images = train.images[rows].contiguous()
-        if self._noise is not None:
-            images = self._noise.added(client, images)
-        return Shard(images, train.labels[rows], classes, self._test(train, rows))
+        return Shard(self._images(client, rows), train.labels[rows], classes, self._test(train, rows))
+
+    def _images(self, client: str, rows: Tensor) -> Tensor:
+        if client in self._noisy:
+            return self._noisy[client]
+        images = self._data.train.images[rows].contiguous()
+        if self._noise is None or self._noise.levels[client] == 0:
+            return images
+        noisy = self._noise.added(client, images)
+        if sum(kept.nbytes for kept in self._noisy.values()) + noisy.nbytes <= _KEPT:
+            self._noisy[client] = noisy
+        return noisy
 
     def _test(self, train: Split, rows: Tensor) -> Shard:
         """Return the test data of the client's domains, or all test data if there are no domains."""

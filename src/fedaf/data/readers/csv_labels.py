@@ -1,9 +1,10 @@
 """Labels of image files in a CSV file beside them, as medical and Kaggle data sets have them."""
 
 import csv
+import io
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from fedaf.common.naming import printable
@@ -54,14 +55,15 @@ def read(folder: Path, path: Path, given: Columns) -> tuple[list[Sample], list[S
         UserError: If a column is missing or ambiguous, or a row is wrong.
     """
     rows = _rows(path)
-    names = list(rows[0])
+    names = list(rows[0][1])
     image, label = (columns.require(role, names, given, path) for role in ("image", "label"))
     split, client, domain = (columns.find(role, names, given, path) for role in ("split", "client", "domain"))
     used = {"image": image, "label": label, "split": split, "client": client, "domain": domain}
     log.info("%s: %s", path, ", ".join(f"{role} is {name}" for role, name in used.items() if name))
     found = _Files(folder)
-    parts: dict[str, list[Sample]] = {"train": [], "test": [], "validation": []}
-    for number, row in enumerate(rows, 2):
+    lines: dict[str, int] = {}  # by file
+    parts: dict[str, list[Sample]] = defaultdict(list)
+    for number, row in rows:
         for role in ("label", "client", "domain"):
             if (name := used[role]) and not row[name].strip():
                 raise wrong_labels(f"line {number} of {path} has no {role} in the column {name}; add it.")
@@ -70,44 +72,36 @@ def read(folder: Path, path: Path, given: Columns) -> tuple[list[Sample], list[S
             what = f"line {number} of {path} has the split {printable(row[split or ''])!r}"
             raise wrong_labels(f"{what}; expected train, test or validation.")
         file = found.find(row[image].strip(), f"line {number} of {path}")
+        if (other := lines.setdefault(file, number)) != number:
+            what = f"line {number} of {path} names the file of line {other}, {printable(file)}"
+            raise wrong_labels(f"{what}; keep one line for each file.")
         texts = (row[name].strip() if name else "" for name in (label, domain, client))
         parts[part].append(Sample(file, *texts))
-    if unlisted := len(set(found.files) - {sample.file for part in parts.values() for sample in part}):
+    if unlisted := len(set(found.files) - lines.keys()):
         log.warning("%s has %d image files without a row in %s; they are left out", folder, unlisted, path.name)
-    return _train_and_test(path, parts)
+    return columns.train_and_test(path, parts)
 
 
-def _train_and_test(path: Path, parts: Mapping[str, list[Sample]]) -> tuple[list[Sample], list[Sample]]:
-    train, test, validation = parts["train"], parts["test"], parts["validation"]
-    if not train:
-        raise wrong_layout(f"{path} has no rows of the split train; add some.")
-    if validation and not test:
-        log.warning("%s has no split test; its split validation is the test set", path)
-        return train, validation
-    if validation:
-        log.warning("%s has %d images of the split validation, which are not used", path, len(validation))
-    return train, test
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Return each row with the number of its line, the last one if quotes hold several lines."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace")
-        header = text.split("\n", 1)[0]
+        header = text.lstrip().split("\n", 1)[0]
         delimiter = max((",", ";", "\t"), key=header.count)
-        reader = csv.reader(text.splitlines(), delimiter=delimiter)
-        names, *rows = [row for row in reader if row]
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        (_, names), *rows = [(reader.line_num, row) for row in reader if row]
     except (csv.Error, ValueError) as error:
         reason = printable(str(error))
         raise damaged(f"{path} is not a CSV file with a header and rows ({reason})", "correct it") from error
     names = [name.strip() for name in names]
     if len(set(names)) != len(names):
         raise wrong_column(f"{path} has two columns with one name: {', '.join(map(printable, names))}; rename one.")
-    for number, row in enumerate(rows, 2):
+    for number, row in rows:
         if len(row) != len(names):
             raise damaged(f"line {number} of {path} has {len(row)} values for {len(names)} columns", "correct it")
     if not rows:
         raise damaged(f"{path} has no rows", "add the labels of the images")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return [(number, dict(zip(names, row, strict=True))) for number, row in rows]
 
 
 class _Files:
@@ -124,8 +118,8 @@ class _Files:
 
     def find(self, given: str, where: str) -> str:
         """Return the path of a file below the folder. A file that does not exist is reported as unreadable later."""
-        file = given.replace("\\", "/").removeprefix("./")
-        if not file or file.startswith("/") or ".." in file.split("/") or "\0" in file:
+        file = str(PurePosixPath(given.replace("\\", "/")))  # one spelling: ./a//b.png is a/b.png
+        if file == "." or file.startswith("/") or ".." in file.split("/") or "\0" in file:
             raise wrong_layout(f"{where} names the file {printable(given)!r:.80}; expected one inside the folder.")
         found: Sequence[str] = [file] if file in self._paths else self._short.get(file, [])
         if len(found) > 1:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -41,11 +40,19 @@ class Unreadable(Exception):
 
 @dataclass
 class Tally:
-    """Counts of image files; ``unreadable`` has the reason for each file that could not be decoded."""
+    """Counts of image files; ``failures`` has the name of each file that could not be decoded, and the reason.
+
+    Two files may have one name, because unprintable characters are replaced.
+    """
 
     files: int
     done: int = 0
-    unreadable: dict[str, str] = field(default_factory=dict)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """The reasons by name."""
+        return dict(self.failures)
 
 
 def decode(encoded: Encoded, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
@@ -132,12 +139,12 @@ def decode_all(
             return str(reason)
 
     step, first = max(1, min(_BATCH, _MEMORY // (3 * size[0] * size[1]))), 0
-    pending = iter(images)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        while batch := list(islice(pending, step)):
+        for batch in _batches(images, step):
             some = dict(enumerate(pool.map(try_to_decode, batch), first))
-            names = {row: printable(batch[row - first][0]) for row in some}
-            tally.unreadable |= {names[row]: why for row, why in some.items() if isinstance(why, str)}
+            tally.failures += [
+                (printable(batch[row - first][0]), why) for row, why in some.items() if isinstance(why, str)
+            ]
             decoded = {row: image for row, image in some.items() if isinstance(image, np.ndarray)}
             tally.done += len(some)
             first += len(some)
@@ -145,6 +152,20 @@ def decode_all(
                 progress(tally.done, tally.files)
             if decoded:
                 yield np.stack(list(decoded.values())), list(decoded)
+
+
+def _batches(images: Iterable[tuple[str, Encoded]], most: int) -> Iterator[list[tuple[str, Encoded]]]:
+    """Yield at most ``most`` images at a time, fewer if they are in memory and large."""
+    batch: list[tuple[str, Encoded]] = []
+    size = 0
+    for name, image in images:
+        batch.append((name, image))
+        size += len(image) if isinstance(image, bytes) else 0
+        if len(batch) == most or size >= _MEMORY:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Parquet files of encoded images, as Hugging Face publishes image data sets.
 
 An image is a struct with ``bytes``, or the bytes themselves. Splits are recognised by file or folder name:
-``train-00000-of-00001.parquet`` or ``train/0000.parquet``. Class names come from the schema, if it has them.
+``train-00000-of-00001.parquet`` or ``train/0000.parquet``; without a name for the test split, by a split column. Class
+names come from the schema, if it has them.
 """
 
 import json
@@ -20,7 +21,7 @@ import numpy as np
 from fedaf.common.naming import printable
 from fedaf.data.labels import one_per_image, resolve
 from fedaf.data.problems import damaged, not_found, table, wrong_column, wrong_labels, wrong_layout
-from fedaf.data.readers.columns import find, in_order, part_of, require
+from fedaf.data.readers.columns import Role, find, in_order, part_of, require, splits, train_and_test
 from fedaf.data.readers.folders import check_convertible
 from fedaf.data.readers.images import Encoded, Shape, Tally, decode_all, quietly, target
 from fedaf.data.readers.trees import held_out, record_rows, write_tally
@@ -30,7 +31,11 @@ from fedaf.data.storage.form import Writer
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
-_BATCH = 256  # rows that are in memory, encoded
+# A few bytes of a file can stand for many and large values, so that only some are in memory, and their size is limited.
+_IMAGES = 16  # encoded images that are read at a time
+_MAX_IMAGE = 64 << 20  # bytes of an encoded image
+_TEXTS = 256  # rows of other columns that are read at a time
+_MAX_TEXT = 1000  # bytes of a label, client, domain or split
 _NO_BYTES = b""  # is reported as an unreadable image
 
 
@@ -49,7 +54,7 @@ def source(
     used = [file for part in files.values() for file in part]
     shape = spec.shape if spec else None
     write = partial(_write, path, files, image_size, shape, columns, progress)
-    return Source("parquet 1", path, used, write, (image_size, *(shape or ()), *astuple(columns)))
+    return Source("parquet 2", path, used, write, (image_size, *(shape or ()), *astuple(columns)))
 
 
 def _files(path: Path) -> dict[str, list[Path]]:
@@ -96,21 +101,24 @@ def _check_one_data_set(path: Path, found: Mapping[str, Sequence[Path]]) -> None
 class _Table:
     """The files of one split, and all their columns but the images."""
 
+    root: Path
     files: Sequence[Path]
     image: str
-    values: Mapping[str, np.ndarray]  # by role: label, client, domain
+    values: Mapping[str, np.ndarray]  # by role: label, client, domain, split
     rows: np.ndarray  # those that belong to the split
 
     def images(self) -> Iterator[tuple[str, bytes]]:
         """Yield the name and the encoded image of each row of the split."""
         wanted, number = set(self.rows.tolist()), 0
         for file in self.files:
+            shown = file.name if file == self.root else file.relative_to(self.root).as_posix()
             row = 0
-            for batch in _open(file).iter_batches(batch_size=_BATCH, columns=[self.image]):
-                for value in batch.column(0).to_pylist():
+            for batch in _batches(file, [self.image], _IMAGES, _MAX_IMAGE):
+                for scalar in batch.column(0):
                     if number in wanted:
+                        value = scalar.as_py()
                         content = value.get("bytes") if isinstance(value, dict) else value
-                        yield f"row {row} of {file.name}", content or _NO_BYTES
+                        yield f"row {row} of {shown}", content or _NO_BYTES
                     row += 1
                     number += 1
 
@@ -125,14 +133,18 @@ def _write(
     writer: Writer,
 ) -> None:
     try:
-        parts = {part: _read(paths, columns) for part, paths in files.items()}
-        names = _class_names(files["train"][0], columns)
+        named = "test" in files
+        parts = {part: _read(path, paths, columns, with_splits=not named) for part, paths in files.items()}
+        schema = _open(files["train"][0]).schema_arrow
+        if named and (unused := splits(schema.names, columns)):
+            log.warning("%s: the files are the splits; the column %s is not used", path, printable(unused[0]))
+        names = _class_names(schema, files["train"][0], columns)
         if names and given:  # a federation may number its classes in another order
             parts = {part: _with_names(found, names) for part, found in parts.items()}
         elif names:
             writer.texts("classes", names)
-        if "test" not in parts:
-            parts = _hold_out(path, parts["train"])
+        if not named:
+            parts = _split(path, parts["train"])
         _write_parts(path, parts, side, given, progress, writer)
     except _arrow().ArrowException as error:
         raise damaged(f"{path} cannot be read as parquet ({printable(str(error)):.200})") from error
@@ -150,6 +162,8 @@ def _write_parts(
     def everything() -> Iterator[Encoded]:
         return (content for part in parts.values() for _, content in part.images())
 
+    if empty := [name for name, part in parts.items() if not len(part.rows)]:
+        raise wrong_layout(f"{path} has no rows of the split {empty[0]}; add some.")
     tally = Tally(sum(len(part.rows) for part in parts.values()))
     kept: dict[str, list[int]] = {part: [] for part in parts}
     with quietly():
@@ -159,7 +173,7 @@ def _write_parts(
             pieces = decode_all(part.images(), mode=mode, size=size, tally=tally, progress=progress)
             if not writer.images(f"x_{name}", shape, record_rows(pieces, kept[name])):
                 what = f"none of the {len(part.rows)} images of the {name} split of {path} can be read"
-                reason = "; ".join(list(tally.unreadable.values())[:1])
+                _, reason = tally.failures[-1]  # of this split, because all its images failed
                 raise UserError(f"{what} ({reason}); the images must be in the files.", code="FEDAF-DATA-UNREADABLE")
     values = {name: {role: v[part.rows][kept[name]] for role, v in part.values.items()} for name, part in parts.items()}
     for name in parts:
@@ -174,25 +188,68 @@ def _write_parts(
     write_tally(tally, writer)
 
 
-def _read(files: Sequence[Path], given: Columns) -> _Table:
-    """Read all columns but the images."""
+def _read(root: Path, files: Sequence[Path], given: Columns, *, with_splits: bool) -> _Table:
+    """Read all columns but the images; a split column only if ``with_splits``."""
     first = _open(files[0]).schema_arrow
     image, label = _image_column(first, files[0], given), _label_column(first, files[0], given)
-    roles = {"label": label, **{role: find(role, first.names, given, files[0]) for role in ("client", "domain")}}
+    optional: tuple[Role, ...] = ("client", "domain", "split") if with_splits else ("client", "domain")
+    roles = {"label": label, **{role: find(role, first.names, given, files[0]) for role in optional}}
     used = {role: name for role, name in roles.items() if name}
     log.info("%s: image is %s, %s", files[0], image, ", ".join(f"{role} is {name}" for role, name in used.items()))
     parts: dict[str, list[np.ndarray]] = defaultdict(list)
     for file in files:
-        opened = _open(file)
-        if missing := [name for name in (image, *used.values()) if name not in opened.schema_arrow.names]:
+        schema = _open(file).schema_arrow
+        if missing := [name for name in (image, *used.values()) if name not in schema.names]:
             raise wrong_column(
                 f"{file} has no column {missing[0]}, but {files[0].name} has one; give files of one set."
             )
-        rows = opened.read(columns=list(dict.fromkeys(used.values())))
+        names = list(dict.fromkeys(used.values()))
+        fields = _arrow().schema([schema.field(name) for name in names])
+        rows = _arrow().Table.from_batches(list(_batches(file, names, _TEXTS, _MAX_TEXT)), fields)
         for role, name in used.items():
-            parts[role].append(_values(rows.column(name), f"the column {name} of {file}"))
+            where = f"the column {name} of {file}"
+            column = _values(rows.column(name), where)
+            parts[role].append(_splits(column, where) if role == "split" else column)
+    for role, name in used.items():
+        if len({column.dtype.kind for column in parts[role]}) > 1:
+            what = f"the column {name} has names in some files of {root} and numbers in others"
+            raise wrong_labels(f"{what}; use one of them in all files.")
     values = {role: np.concatenate(found) for role, found in parts.items()}
-    return _Table(files, image, values, np.arange(len(values["label"])))
+    return _Table(root, files, image, values, np.arange(len(values["label"])))
+
+
+def _batches(file: Path, names: Sequence[str], rows: int, most: int) -> Iterator[Any]:
+    """Yield columns, some rows at a time.
+
+    Raises:
+        UserError: If a text, or the bytes of an image, are larger than ``most`` bytes.
+    """
+    first = 0
+    for batch in _open(file).iter_batches(batch_size=rows, columns=names):
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            sizes = _sizes(column)
+            if len(large := np.flatnonzero(sizes > most)):
+                what = f"the column {name} of {file} has {sizes[large[0]]:,} bytes in row {first + large[0]}"
+                raise damaged(what, f"expected at most {most:,}; leave out that row")
+        first += len(batch)
+        yield batch
+
+
+def _sizes(column: Any) -> np.ndarray:
+    """Return the bytes of each text or encoded image of a column; nothing for a column of numbers."""
+    import pyarrow.compute as compute
+
+    types = _arrow().types
+    if types.is_dictionary(column.type):  # without a copy of the text for each row
+        sizes = _sizes(column.dictionary)
+        return sizes[compute.fill_null(column.indices, 0).to_numpy()] if len(sizes) else sizes
+    if types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        column = compute.struct_field(column, "bytes")
+    sized = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if not any(is_sized(column.type) for is_sized in sized):
+        return np.empty(0, np.int64)
+    sizes = compute.fill_null(compute.binary_length(column), 0)
+    return np.asarray(sizes)
 
 
 def _values(column: Any, where: str) -> np.ndarray:
@@ -211,6 +268,17 @@ def _values(column: Any, where: str) -> np.ndarray:
     if arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
         return np.array(column.to_pylist(), dtype=np.str_)
     return one_per_image(where, column.to_numpy(), len(column))
+
+
+def _splits(values: np.ndarray, where: str) -> np.ndarray:
+    """Return ``train``, ``test`` or ``validation`` for each row."""
+    given, numbers = np.unique(values.astype(str), return_inverse=True)
+    parts = [part_of(name) for name in given.tolist()]
+    if None in parts:
+        row = int(np.flatnonzero(numbers == parts.index(None))[0])
+        what = f"{where} has the split {printable(str(values[row]))!r:.80} in row {row}"
+        raise wrong_labels(f"{what}; expected train, test or validation.")
+    return np.array(parts, np.str_)[numbers]
 
 
 def _image_column(schema: Any, file: Path, given: Columns) -> str:
@@ -246,9 +314,8 @@ def _label_column(schema: Any, file: Path, given: Columns) -> str:
     return require("label", schema.names, given, file)
 
 
-def _class_names(file: Path, given: Columns) -> list[str]:
+def _class_names(schema: Any, file: Path, given: Columns) -> list[str]:
     """Return the class names that the schema of Hugging Face has for the label column."""
-    schema = _open(file).schema_arrow
     names = _features(schema).get(_label_column(schema, file, given), {}).get("names")
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
@@ -262,6 +329,17 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
         return {}
 
 
+def _split(path: Path, whole: _Table) -> dict[str, _Table]:
+    """Split by the split column, or without test rows hold out a fifth of each class of each domain."""
+    if "split" not in whole.values:
+        return _hold_out(path, whole)
+    by_part = {part: np.flatnonzero(whole.values["split"] == part).tolist() for part in ("train", "test", "validation")}
+    train, test = train_and_test(path, by_part)
+    if not test:
+        return _hold_out(path, whole)
+    return {part: replace(whole, rows=np.array(rows)) for part, rows in (("train", train), ("test", test))}
+
+
 def _hold_out(path: Path, whole: _Table) -> dict[str, _Table]:
     """Hold out a fifth of each class of each domain for testing."""
     labels = whole.values["label"].astype(str).tolist()
@@ -270,9 +348,7 @@ def _hold_out(path: Path, whole: _Table) -> dict[str, _Table]:
     if not len(test):
         raise wrong_layout(f"{path} has too few images to hold out a fifth of each class for testing; add images.")
     train = np.setdiff1d(whole.rows, test)
-    return {
-        part: _Table(whole.files, whole.image, whole.values, rows) for part, rows in (("train", train), ("test", test))
-    }
+    return {"train": replace(whole, rows=train), "test": replace(whole, rows=test)}
 
 
 def _open(file: Path) -> Any:

@@ -137,7 +137,7 @@ def _write(tree: Tree, side: int | None, colour: bool, given: Shape | None, prog
             named = ((sample.file, tree.root / sample.file) for sample in samples)
             pieces = decode_all(named, mode=mode, size=size, tally=tally, progress=progress)
             if not writer.images(f"x_{part}", shape, record_rows(pieces, rows)):
-                name, reason = next(iter(tally.unreadable.items()))
+                name, reason = tally.failures[-1]  # of this split, because all its files failed
                 what = f"none of the {len(samples)} image files for the {part} split of {tree.root} can be read"
                 raise UserError(f"{what} ({name}: {reason}).", code="FEDAF-DATA-UNREADABLE")
             writer.array(f"y_{part}", np.array([classes[samples[row].label] for row in rows]))
@@ -156,9 +156,9 @@ def _write(tree: Tree, side: int | None, colour: bool, given: Shape | None, prog
 def write_tally(tally: Tally, writer: Writer) -> None:
     """Write how many image files there are, which of them are unreadable, and why."""
     writer.array("files", np.array(tally.files))
-    unreadable = dict(sorted(tally.unreadable.items()))
-    writer.texts("unreadable", unreadable)
-    writer.texts("reasons", unreadable.values())
+    failures = sorted(tally.failures)
+    writer.texts("unreadable", (name for name, _ in failures))
+    writer.texts("reasons", (reason for _, reason in failures))
 
 
 def record_rows(pieces: Iterable[tuple[np.ndarray, list[int]]], rows: list[int]) -> Iterator[np.ndarray]:
