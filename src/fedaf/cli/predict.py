@@ -45,8 +45,8 @@ def predict(
         _print(console, model, predicted, longest_name=max(map(len, files), default=0))
     else:
         _write(csv_file, model, predicted)
-        print_line(console, f"Wrote {len(files) - len(tally.unreadable)} predictions to {csv_file}.")
-    if tally.unreadable:
+        print_line(console, f"Wrote {len(files) - len(tally.failures)} predictions to {csv_file}.")
+    if tally.failures:
         raise inputs.unreadable(tally)
 
 

@@ -52,7 +52,7 @@ def batches(images: Images, shape: _Shape) -> Iterator[Tensor]:
     tally = Tally(len(files))
     for _, some in decoded(files, shape, tally):
         yield some
-    if tally.unreadable:
+    if tally.failures:
         raise unreadable(tally)
 
 
@@ -95,9 +95,10 @@ def decoded(files: Sequence[str], shape: _Shape, tally: Tally) -> Iterator[tuple
 
 def unreadable(tally: Tally) -> UserError:
     """Return an error that counts the files that cannot be read, and names some of them."""
-    some = [f"{name}: {reason}" for name, reason in list(tally.unreadable.items())[:_EXAMPLES]]
-    more = [f"and {len(tally.unreadable) - _EXAMPLES} more"] if len(tally.unreadable) > _EXAMPLES else []
-    what = f"{len(tally.unreadable)} of {tally.files} images cannot be read ({'; '.join([*some, *more])})"
+    count = len(tally.failures)
+    some = [f"{name}: {reason}" for name, reason in tally.failures[:_EXAMPLES]]
+    more = [f"and {count - _EXAMPLES} more"] if count > _EXAMPLES else []
+    what = f"{count} of {tally.files} images cannot be read ({'; '.join([*some, *more])})"
     return UserError(f"{what}; check the paths, repair the files or leave them out.", code="FEDAF-PREDICT-UNREADABLE")
 
 

@@ -49,11 +49,6 @@ class Tally:
     done: int = 0
     failures: list[tuple[str, str]] = field(default_factory=list)
 
-    @property
-    def unreadable(self) -> dict[str, str]:
-        """The reasons by name."""
-        return dict(self.failures)
-
 
 def decode(encoded: Encoded, *, mode: Mode, size: tuple[int, int]) -> np.ndarray:
     """Decode an image to [height, width] or [height, width, 3], as ``converted`` does."""
