@@ -118,9 +118,8 @@ def test_the_number_of_steps_is_that_of_the_batches_trained_on(samples):
             return lambda images, labels: {"ce": counted.append(1) or model(images).sum()}
 
     fit = Counting(method)
-    client = a_client(shard(samples))
-    fit.work_one(Payload(method.initial(Key(0)).model), client, ENGINE)
-    assert fit.steps(client) == len(counted)
+    fit.work_one(Payload(method.initial(Key(0)).model), a_client(shard(samples)), ENGINE)
+    assert fit.steps(samples) == len(counted)
 
 
 class Telling(averaging.Fit):
