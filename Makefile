@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -n auto --dist loadfile
 
 demo: $(VENV)/.installed
 	rm -rf runs/demo
-	$(BIN)/fedaf compare --dataset digits --methods fedaf-plus,fedaf,fedavg,pooled,local --alpha 0.02 --clients 10 --rounds 10 --out runs/demo
+	$(BIN)/fedaf compare --dataset digits --methods fedaf-plus,fedaf,fedavg,pooled,local --alpha 0.02 --clients 10 --rounds 8 --out runs/demo
 	@echo "Next: . $(BIN)/activate, then fedaf --help"
 
 # Minutes: every formula, contract and error.
