@@ -27,7 +27,7 @@ def norm_layer(norm: str, width: int, groups: int) -> nn.Module:
     """Return the normalisation of ``width`` channels; ``groups`` is for GroupNorm only.
 
     Raises:
-        UserError: The channels cannot be divided into so many groups.
+        UserError: The number of groups does not divide the number of channels.
     """
     if norm == "batch":
         return nn.BatchNorm2d(width)
