@@ -1,5 +1,6 @@
 """A loaded data set."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,6 +50,11 @@ class DataSet:
     unreadable: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
     selection: Split | None = None
+
+
+def class_names(classes: Sequence[str], count: int) -> tuple[str, ...]:
+    """Return the names of ``count`` classes: their numbers as text if they have no names."""
+    return tuple(classes) or tuple(map(str, range(count)))
 
 
 def with_validation(data: DataSet, count: int) -> DataSet:

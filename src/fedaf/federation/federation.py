@@ -17,7 +17,7 @@ from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory, read_metrics
 from fedaf.protocol import BelowQuorum, Engine, Key, Method, ServerState, Transport
 from fedaf.training.evaluate import score
-from fedaf.training.scores import Holding, accuracy_by_client
+from fedaf.training.scores import Holding, Scores, accuracy_by_client
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,7 @@ class Federation:
         if self.test is None:
             return _figures_of_clients(server.log)
         started = time.perf_counter()
-        model = self.method.build_model(server.key)
-        model.load_state_dict(server.model)
-        scores = score(model, self.test, self.domains, self.method.task, self.engine)
+        scores = self._scores(server, self.test)
         by_client = accuracy_by_client(scores, self.holdings)
         report.seconds["evaluate"] = report.seconds.get("evaluate", 0.0) + time.perf_counter() - started
         return {**line_of(scores), **client_lines(by_client)}
@@ -161,11 +159,15 @@ class Federation:
         if self.selection is None or not self.method.has_global_model:
             return {}
         started = time.perf_counter()
+        accuracy = self._scores(server, self.selection).accuracy
+        report.seconds["select"] = time.perf_counter() - started
+        return {"selection_accuracy": accuracy}
+
+    def _scores(self, server: ServerState, images: Split) -> Scores:
+        """Test the global model on some images of the server."""
         model = self.method.build_model(server.key)
         model.load_state_dict(server.model)
-        scored = score(model, self.selection, self.domains, self.method.task, self.engine)
-        report.seconds["select"] = time.perf_counter() - started
-        return {"selection_accuracy": scored.accuracy}
+        return score(model, images, self.domains, self.method.task, self.engine)
 
 
 def _figures_of_clients(log: Mapping[str, Any]) -> dict[str, Any]:

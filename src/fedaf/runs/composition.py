@@ -15,7 +15,7 @@ from fedaf.common.readable import readable_json
 from fedaf.common.source import source_commit
 from fedaf.common.version import __version__
 from fedaf.config import Config
-from fedaf.data.dataset import Split
+from fedaf.data.dataset import Split, class_names
 from fedaf.data.spec import NO_DATA
 from fedaf.engine import EagerEngine
 from fedaf.federation import model_folder
@@ -200,7 +200,7 @@ def model_card(config: Config, method: Method, classes: Sequence[str]) -> ModelC
         model=config.model.model_dump(mode="json"),
         seed=config.run.seed,
         dataset=task.dataset,
-        classes=tuple(classes or map(str, range(task.num_classes))),
+        classes=class_names(classes, task.num_classes),
         image_shape=task.image_shape,
         mean=task.mean,
         std=task.std,
@@ -238,7 +238,7 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
         "seed": config.run.seed,
-        "classes": list(site.classes) or [str(label) for label in range(site.method.task.num_classes)],
+        "classes": list(class_names(site.classes, site.method.task.num_classes)),
         "planned_rounds": config.run.rounds,
         **summary(rounds),
         "left_out": None if site.left_out is None else asdict(site.left_out),

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedaf import config as configuration
 from fedaf.config import Config
 from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, Split
+from fedaf.data.dataset import DataSet, Split, class_names
 from fedaf.data.partition import Partition
 from fedaf.data.spec import NO_DATA, PYTHON, Progress, custom_spec
 from fedaf.federation.run_directory import CONFIG, PARTITION
@@ -94,7 +94,7 @@ def _other_data(model: TrainedModel, config: Config, name: str, folder: Path, wa
 
 
 def _must_fit(model: TrainedModel, data: DataSet) -> None:
-    classes = data.classes or tuple(map(str, range(data.num_classes)))
+    classes = class_names(data.classes, data.num_classes)
     if classes != model.classes:
         what = f"{data.name} has the classes {_listed(classes)}, but the model has {_listed(model.classes)}"
         raise UserError(f"{what}; use data of the same classes, in the same order.", code="FEDAF-EVALUATE-CLASSES")
