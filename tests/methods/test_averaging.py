@@ -12,6 +12,7 @@ from fedaf.methods.averaging import AveragingOptions, scheduled_lr, step_sum
 from fedaf.methods.fedavg import FedAvg
 from fedaf.protocol import Field, Key, Number, Payload, Schema
 from support.errors import raises
+from support.small import SMALL
 from support.tiny import (
     AVERAGING,
     CONVNET,
@@ -144,3 +145,19 @@ def test_what_a_client_sends_besides_is_from_the_trained_model_and_checked():
         fit.schema(ask).validate(Payload({n: t for n, t in reply.tensors.items() if n != "norm"}, reply.scalars))
     with raises("FEDAF-REPLY-RANGE"):
         fit.schema(ask).validate(Payload(reply.tensors, {**reply.scalars, "owner": 6}))
+
+
+def test_a_client_sends_what_upload_returns(monkeypatch):
+    sent = []
+
+    def halved(self, weights, ask, client):
+        sent.append(client.id)
+        return {name: weight / 2 if weight.is_floating_point() else weight for name, weight in weights.items()}
+
+    plain = fedaf.run(**{**SMALL, "rounds": 1}, method="fedavg", local_epochs=1)
+    monkeypatch.setattr(averaging.Fit, "upload", halved)
+    changed = fedaf.run(**{**SMALL, "rounds": 1}, method="fedavg", local_epochs=1)
+    assert len(sent) == len(set(sent)) > 1
+    for name, weight in plain.model.state_dict().items():
+        expected = weight / 2 if weight.is_floating_point() else weight
+        torch.testing.assert_close(changed.model.state_dict()[name], expected)

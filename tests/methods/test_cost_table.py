@@ -13,6 +13,7 @@ from fedaf.data.registry import DATASETS
 from fedaf.methods.averaging import AveragingOptions
 from fedaf.methods.fedaf import FedAF, FedAFOptions
 from fedaf.methods.fedavg import FedAvg
+from fedaf.privacy.copy_audit import rounded_audit
 from fedaf.protocol import Architecture, Key, Payload, Task
 from support.zoo import build
 
@@ -56,7 +57,7 @@ class Replies:
         images = torch.zeros(len(classes), self.method.options.ipc, *self.method.task.image_shape, dtype=torch.uint8)
         schema = self.method.phases[1].schema(Payload({"classes": owned}))
         measured = {name: number.kind(0.12345678901234567) for name, number in schema.scalars.items()}
-        return Payload({"classes": owned, "images": images}, measured)
+        return Payload({"classes": owned, "images": images}, measured | rounded_audit(measured))
 
     def nbytes(self, classes: list[int]) -> int:
         return self.knowledge(classes).nbytes + self.condense(classes).nbytes

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, pool_audits
 from fedaf.protocol import Key, Payload, Schema, Shard
+from support.photographs import photographs
 
 CPU = torch.device("cpu")
 EXACT_COPY = 10 * math.log10(255**2 * 12)
@@ -111,6 +112,7 @@ def test_a_report_has_the_agreed_scalars_whatever_there_was_to_audit(classes: li
 def test_pooled_audits_weigh_means_by_images_and_take_maxima() -> None:
     def of_client(images: int, level: float) -> dict[str, float]:
         return {
+            **dict.fromkeys(AUDIT_SCALARS, 0.0),
             "audit_images": images,
             "held_out_images": images // 10,
             "audit_psnr_mean": level,
@@ -154,7 +156,7 @@ def test_the_audit_of_two_rounds_is_that_of_all_their_images_at_once() -> None:
     assert after["audit_from_source"] == pytest.approx(0.5)
     for name in ("audit_images", "audit_psnr_mean", "audit_psnr_max", "audit_from_source"):
         assert after[name] == pytest.approx(at_once[name])
-    assert after["held_out_images"] == before["held_out_images"] + 3
+    assert after["held_out_images"] == before["held_out_images"] + 3  # PSNR has a new sample in each round
 
 
 def test_the_closest_image_of_an_earlier_round_stays_in_the_audit() -> None:
@@ -167,3 +169,17 @@ def test_the_closest_image_of_an_earlier_round_stays_in_the_audit() -> None:
 
 def test_nothing_to_pool_is_an_empty_audit() -> None:
     assert pool_audits([]) == {}
+
+
+def test_an_audit_of_a_version_without_ratios_is_continued() -> None:
+    """Its tensor has the eight figures of PSNR only; the ratios cover the images sent since."""
+    shard = photographs(40)
+    old = torch.tensor([4, 20.0, 30.0, 0.5, 4, 15.0, 18.0, 0.25], dtype=torch.float64)
+    assert pool_audits([old]).keys() == {
+        *("images", "psnr_mean", "psnr_max", "from_source", "held_out_images", "held_out_psnr_mean"),
+        *("held_out_psnr_max", "held_out_from_source"),
+    }
+    after = copy_audit(shard.images[None, :2], torch.zeros(1, 2, 1), shard, [0], Key(0), CPU, old)
+    assert (after["audit_images"], after["audit_compared"], after["audit_copied"]) == (6, 2, 1)
+    pooled = pool_audits([old, audit_tensor(after)])
+    assert (pooled["images"], pooled["compared"], pooled["copied"]) == (10, 2, 1)

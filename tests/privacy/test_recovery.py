@@ -1,4 +1,4 @@
-"""How far an attacker gets who keeps the images of all rounds; SECURITY.md has the figures for larger images."""
+"""How far an attacker gets who keeps the images of all rounds. docs/explanation/what-leaks.md has larger images."""
 
 from functools import cache, partial
 from typing import Any

@@ -23,9 +23,10 @@ from fedaf.federation.rounds import RoundRules
 from fedaf.methods.condensing import CondensingMethod
 from fedaf.methods.registry import FEDERATED, METHODS
 from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor
-from fedaf.protocol import Disclosure, Failed, Key, Payload, Policy, Replied, Request, Silent, rounded_up
+from fedaf.protocol import Disclosure, Failed, Guarantee, Key, Payload, Policy, Replied, Request, Silent, rounded_up
 from fedaf.runs.experiment import disclosure
 from fedaf.transports.local import LocalTransport
+from support import ROOT
 from support.commandline import TINY, assert_one_sentence
 from support.errors import raises
 from support.faults import FaultyTransport
@@ -325,6 +326,52 @@ def test_a_method_that_does_not_tell_what_it_takes_must_be_named_by_the_client()
     assert re.search("none.*fedavg", str(refusal.value))
 
 
+GUARANTEE, SIMULATED = Guarantee(4.0, 1e-5), Guarantee(4.0, 1e-5, simulated=True)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "privacy", "code", "words"),
+    [
+        ({"require_privacy": True}, None, "FEDAF-POLICY-PRIVACY", "require_privacy.*privacy.epsilon"),
+        ({"max_epsilon": 8.0}, None, "FEDAF-POLICY-PRIVACY", "max_epsilon 8 .*privacy.epsilon"),
+        ({"require_privacy": True}, SIMULATED, "FEDAF-POLICY-SIMULATED", "simulate_seed.*require_privacy"),
+        ({"max_epsilon": 8.0}, SIMULATED, "FEDAF-POLICY-SIMULATED", "simulate_seed.*max_epsilon 8 "),
+        ({}, Guarantee(1.0, 2e-5), "FEDAF-POLICY-DELTA", "2e-05.*max_delta 1e-05"),
+        ({"max_epsilon": 3.9}, GUARANTEE, "FEDAF-POLICY-EPSILON", "epsilon 4.*max_epsilon 3.9"),
+    ],
+)
+def test_a_policy_limits_epsilon_and_delta(bounds, privacy, code, words):
+    policy = default_policy(**bounds)
+    with raises(code) as refusal:
+        policy.admit("fedaf", Disclosure(100, privacy=privacy))
+    assert re.search(words, str(refusal.value))
+    if privacy is None:
+        with raises(code):  # a custom method that does not say
+            policy.admit("fedaf", None)
+
+
+def test_a_policy_admits_privacy_within_its_limits():
+    for bounds in ({}, {"require_privacy": True}, {"max_epsilon": 4.0}, {"max_epsilon": 4.0, "max_delta": 1e-4}):
+        default_policy(**bounds).admit("fedaf", Disclosure(100, privacy=GUARANTEE))
+    default_policy(max_delta=1e-4).admit("fedaf", Disclosure(100, privacy=Guarantee(90.0, 1e-4)))
+    default_policy().admit("fedaf", Disclosure(100, privacy=SIMULATED))  # it would admit a run without privacy too
+
+
+def test_with_privacy_a_refusal_does_not_depend_on_exact_counts_but_other_limits_stay():
+    with raises("FEDAF-POLICY-SAMPLES"):
+        default_policy().admit("fedaf", Disclosure(3, {0: 5}, 10, "noise"))
+    default_policy().admit("fedaf", Disclosure(3, {0: 5}, 10, "noise", GUARANTEE))
+    with raises("FEDAF-POLICY-STEPS"):
+        default_policy().admit("fedaf", Disclosure(3, {0: 5}, 9, "noise", GUARANTEE))
+    with raises("FEDAF-POLICY-INITIALISATION"):
+        default_policy().admit("fedaf", Disclosure(3, {0: 5}, 10, "real", GUARANTEE))
+
+
+def test_the_page_on_policies_lists_every_limit():
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/howto/policies.md").read_text(), re.MULTILINE)
+    assert rows == list(Policy.model_fields)
+
+
 def test_a_client_that_sends_nothing_has_nothing_to_refuse():
     default_policy().admit("fedaf", Disclosure(0))
 
@@ -359,7 +406,7 @@ def test_bounds_that_a_file_leaves_out_have_their_defaults(tmp_path):
 
 
 def test_a_policy_survives_its_file(tmp_path):
-    policy = Policy(methods=["fedaf"], max_images=7, max_likeness=30.5)
+    policy = Policy(methods=["fedaf"], max_images=7, max_likeness=30.5, max_epsilon=4.0, require_privacy=True)
     (tmp_path / "policy.toml").write_text(policy_toml(policy))
     assert read_policy(str(tmp_path / "policy.toml")) == policy
     assert tomllib.loads(policy_toml(default_policy())) == default_policy().model_dump(exclude_none=True)
@@ -369,6 +416,8 @@ def test_a_policy_survives_its_file(tmp_path):
     ("text", "words"),
     [
         ("min_sample = 3", ["[FEDAF-CONFIG-KEY]", "'min_sample'", "did you mean 'min_samples'?", "a policy"]),
+        ("max_epsilon = 0", ["[FEDAF-CONFIG-VALUE]", "max_epsilon is 0"]),
+        ("max_delta = 1", ["[FEDAF-CONFIG-VALUE]", "max_delta is 1"]),
         ("min_samples = 0", ["[FEDAF-CONFIG-VALUE]", "min_samples is 0"]),
         ("initialisations = ['photographs']", ["[FEDAF-CONFIG-VALUE]", "initialisations.0 is 'photographs'"]),
         ("methods = 'fedaf'", ["[FEDAF-CONFIG-VALUE]", "methods is 'fedaf'"]),

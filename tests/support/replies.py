@@ -1,6 +1,6 @@
 """Replies of the built-in methods to tiny requests: honest replies, and the rules of good ones in plain Python.
 
-The rules are those of docs/METHODS.md, written a second time: nothing here asks a ``Schema``.
+The rules are those of docs/reference/methods.md, written a second time: nothing here asks a ``Schema``.
 """
 
 import math
@@ -59,11 +59,17 @@ LABEL_COUNTS = {"label_counts": torch.tensor([3, 0, 9, 0])}
 OWNED = torch.tensor([0, 2])
 CONDENSE_ASK = Payload({"classes": OWNED, "v": torch.zeros(2, CLASSES)}, {"resample_key": 1})
 
-COUNTS = ("audit_images", "held_out_images", "disclosed_images")
+COUNTS = ("audit_images", "held_out_images", "audit_compared", "held_out_compared", "disclosed_images")
 LOSSES = ("loss_dm", "loss_cdc", "gradient_ratio")
 PLUS_LOSSES = (*LOSSES, "loss_spread", "loss_distribution")
 DECIBELS = ("audit_psnr_mean", "audit_psnr_max", "held_out_psnr_mean", "held_out_psnr_max")
-SHARES = ("audit_from_source", "held_out_from_source")
+MEASURES_OF_COPIES = ("pixels", "features", "shifts", "tiles", "quarters")
+SHARES = (
+    *("audit_from_source", "held_out_from_source", "audit_copied"),
+    *(f"{who}_correlation_{what}" for who in ("audit", "held_out") for what in ("mean", "max")),
+    *(f"audit_{name}_{what}" for name in MEASURES_OF_COPIES for what in ("mean", "min", "copied")),
+    *(f"held_out_{name}_{what}" for name in MEASURES_OF_COPIES for what in ("mean", "min", "limit")),
+)
 RATIO = "disclosed_per_sample_at_most"
 MOST_DECIBELS = 10 * math.log10(255**2 * 12) + 1
 

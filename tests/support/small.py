@@ -8,11 +8,13 @@ import safetensors.torch
 from torch import Tensor
 
 from fedaf import config as configuration
+from fedaf.client.vault import vaults
 from fedaf.engine import EagerEngine
 from fedaf.federation.federation import Federation
 from fedaf.federation.observer import Observer
 from fedaf.federation.rounds import RoundReport, RoundRules, play_round
 from fedaf.federation.run_directory import RunDirectory
+from fedaf.privacy.ledger import Ledger
 from fedaf.protocol import Delivery, Key, Listener, Method, Phase, Request, ServerState, Shard, Tensors, Transport
 from fedaf.runs.composition import model_card
 from fedaf.runs.experiment import Experiment, prepare
@@ -51,6 +53,7 @@ class Rounds:
         self.observer = observer or Observer()
         self.server: ServerState = experiment.method.initial(Key(experiment.config.run.seed))
         self.accepted: dict[str, int] = {}
+        self.run = "test"
 
     def play(self) -> RoundReport:
         self.server, report = play_round(
@@ -59,7 +62,7 @@ class Rounds:
             transport=self.transport,
             clients=list(shards(self.experiment)),
             accepted=self.accepted,
-            run="test",
+            run=self.run,
             rules=self.rules,
             engine=self.experiment.engine,
             observer=self.observer,
@@ -104,8 +107,10 @@ def shards(experiment: Experiment) -> dict[str, Shard]:
     return dict(experiment.partition.shards(experiment.dataset))
 
 
-def local(experiment: Experiment, engine: EagerEngine | None = None) -> LocalTransport:
-    return LocalTransport(shards(experiment), engine or experiment.engine)
+def local(experiment: Experiment, engine: EagerEngine | None = None, *, ledgers: Path | None = None) -> LocalTransport:
+    """All clients in this process; runs with differential privacy need a folder of ledgers."""
+    vault = None if ledgers is None else vaults(experiment.method, lambda client: Ledger(ledgers / client), None)
+    return LocalTransport(shards(experiment), engine or experiment.engine, vault=vault)
 
 
 class OneByOne:

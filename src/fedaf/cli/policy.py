@@ -58,7 +58,12 @@ def check(config: Path, policy: str = "default", dataset: str | None = None) -> 
     table, refusals = Table(*headers, box=SIMPLE), 0
     for client, counts in clients.items():
         taken, images, ratio = disclosure(asked, counts), "", ""
+        private = taken.privacy if taken is not None else None
         verdict = "takes part" if taken is None or taken.fewest_samples else "takes part, with nothing to send"
+        if private is not None:
+            verdict = (
+                f"takes part, with epsilon {private.epsilon:g} and delta {private.delta:g}, if its ledger has that left"
+            )
         try:
             bounds.admit(asked.method_name, taken)
             if taken is not None and taken.images:

@@ -1,14 +1,15 @@
 """Serving the requests of one phase, the same in one process and on a client's own machine."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fedaf.client.evaluation import Evaluate
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
 from fedaf.errors import Refused
-from fedaf.protocol import Client, Engine, Method, Payload, Phase, Policy, Shard, to_cpu
+from fedaf.protocol import Client, Engine, Method, Outcome, Payload, Phase, Policy, Shard, Vault, to_cpu
 from fedaf.protocol.messages import Delivery, Failed, Replied, Request
+from fedaf.protocol.returned import returned
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,20 @@ class Admission:
 
         Returns:
             The condensed images that are permitted in this round, by class; ``None`` if the method does not say what it
-            discloses, and for an evaluation, which uses test data only.
+            discloses, for an evaluation, which uses test data only, and with differential privacy, because images are
+            then post-processing of a release.
 
         Raises:
             Refused: The method would reveal more than the policy allows.
         """
-        counts = shard.counts
-        disclosure = None if isinstance(phase, Evaluate) else self.method.discloses(counts)
+        counts, private = shard.counts, self.method.privacy is not None
+        disclosure = None if isinstance(phase, Evaluate) and not private else self.method.discloses(counts)
         self.policy.admit(self.method_name, disclosure)
-        return None if disclosure is None else self.policy.allowance(disclosure.images, counts, state.images_sent)
+        return (
+            None
+            if disclosure is None or private
+            else self.policy.allowance(disclosure.images, counts, state.images_sent)
+        )
 
 
 def serve(
@@ -48,6 +54,7 @@ def serve(
     states: Mapping[str, ClientState],
     engine: Engine,
     admission: Admission | None = None,
+    vault: Callable[[str, Request], Vault] | None = None,
 ) -> Iterator[tuple[str, Delivery, ClientState]]:
     """Serve the requests of one phase for one client or a whole cohort.
 
@@ -58,6 +65,7 @@ def serve(
         states: The state that each client has kept; a new client has none.
         engine: Computes.
         admission: The clients' policy, if they have one. What it refuses is not computed, or not sent.
+        vault: Returns a client's vault for a request, in runs with differential privacy.
 
     Yields:
         For each client its name, its reply or refusal, and the state to keep for its next request.
@@ -73,11 +81,13 @@ def serve(
             continue
         opened[name] = state
         kept = state.current(request), state.scratch
-        clients.append(Client(name, shard, request.key, *kept, sent=state.images_sent, allowance=allowance))
+        own = None if vault is None else vault(name, request)
+        clients.append(Client(name, shard, request.key, *kept, state.images_sent, allowance, own))
     if not clients:
         return
     outcomes = phase.work([requests[client.id].ask for client in clients], clients, engine)
-    for client, outcome in zip(clients, outcomes, strict=True):
+    for client, found in zip(clients, outcomes, strict=True):
+        outcome = returned(found, Outcome, f"work_one of the phase {phase.name}")
         state, reply = opened[client.id], Payload(to_cpu(outcome.reply.tensors), outcome.reply.scalars)
         try:
             if admission is not None:
@@ -85,7 +95,8 @@ def serve(
         except Refused as refusal:
             yield client.id, Failed.from_error(refusal), state
             continue
-        yield client.id, Replied(reply), state.after(requests[client.id], outcome)
+        publishable = admission is None or admission.policy.allow_publication
+        yield client.id, Replied(reply, publishable=publishable), state.after(requests[client.id], outcome)
 
 
 @dataclass(frozen=True)

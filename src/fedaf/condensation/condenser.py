@@ -18,6 +18,7 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Networks
 from fedaf.condensation.source import Forward, RealBatches, SourceFactory, concatenate
 from fedaf.condensation.terms import Pairs, Term, features_distance
+from fedaf.data.pixels import pixel_range
 from fedaf.models.backbone import Backbone
 from fedaf.protocol import Engine, Key, Task
 
@@ -124,6 +125,8 @@ class Condensation:
         self._images = torch.zeros(pairs, options.ipc, *task.image_shape, device=device)
         self._velocity = torch.zeros_like(self._images)
         self._lr = torch.full((), options.image_lr, device=device)
+        self._rates = torch.ones(pairs, 1, 1, 1, 1, device=device) if capacity.rates else None
+        self._range = pixel_range(task.mean, task.std, device) if options.clamp_images else None
         wants_directions = any(term.directions for term, _ in self._terms)
         size = (objective.backbone.num_features, _DIRECTIONS)
         self._directions = torch.zeros(size, device=device) if wants_directions else None
@@ -143,6 +146,8 @@ class Condensation:
         for number, (job, pairs) in enumerate(self._pairs_by_job()):
             self._images[pairs] = job.images.to(self._images)
             self._owners[pairs] = number
+            if self._rates is not None:
+                self._rates[pairs] = 1.0 if job.rates is None else job.rates.to(self._rates).view(-1, 1, 1, 1, 1)
             if self._targets is not None and job.targets is not None:
                 self._targets[pairs, 0] = job.targets.to(self._targets)
 
@@ -206,8 +211,12 @@ class Condensation:
         options = self._options
         if options.image_clip is not None:
             gradient *= _clip_factors(gradient, self._owners, self.capacity.clients + 1, options.image_clip)
+        if self._rates is not None:
+            gradient *= self._rates
         torch.add(gradient, self._velocity, alpha=options.image_momentum, out=self._velocity)
         self._images.addcmul_(self._velocity, self._lr, value=-1)
+        if self._range is not None:
+            torch.clamp(self._images, *self._range, out=self._images)
 
     def _evaluate(self) -> Iterator["_Evaluated"]:
         """Evaluate all terms, in slices of pairs that fit the memory budget."""

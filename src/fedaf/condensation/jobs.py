@@ -24,6 +24,8 @@ class Job:
         key: Source of the client's random draws.
         targets: Mean logits v_c of those classes, averaged over all clients (Eq. 8), for terms that need them.
         rows: The rows of the shard that the images of each class match; ``None``: all of the class.
+        released: Stored mean features of those classes, [classes, networks, D], for a source that reads no data.
+        rates: Factors of the learning rate of each class [classes]; ``None``: 1.
     """
 
     shard: Shard
@@ -32,6 +34,8 @@ class Job:
     key: Key
     targets: Tensor | None = None
     rows: Sequence[Tensor] | None = None
+    released: Tensor | None = None
+    rates: Tensor | None = None
 
     @cached_property
     def matched(self) -> Sequence[Tensor]:
@@ -41,12 +45,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The buffer sizes that a group of clients needs, and whether there is a buffer for targets."""
+    """The buffer sizes that a group of clients needs, and whether there are buffers for targets and rates."""
 
     clients: int
     pairs: int
     real_images: int
     targets: bool
+    rates: bool = False
 
     @classmethod
     def of(cls, *groups: Sequence[Job]) -> "Capacity":
@@ -54,7 +59,8 @@ class Capacity:
         clients = max(len(jobs) for jobs in groups)
         pairs = max(sum(len(job.classes) for job in jobs) for jobs in groups)
         real_images = max(sum(len(rows) for job in jobs for rows in job.matched) for jobs in groups)
-        return cls(clients, pairs, real_images, all(job.targets is not None for jobs in groups for job in jobs))
+        targets = all(job.targets is not None for jobs in groups for job in jobs)
+        return cls(clients, pairs, real_images, targets, any(job.rates is not None for jobs in groups for job in jobs))
 
 
 def group_jobs(

@@ -32,6 +32,9 @@ class CondensationOptions(Options):
     image_clip: float | None = Field(
         None, gt=0, description="clip each client's image gradient to this norm; unset: off"
     )
+    clamp_images: bool = Field(
+        False, description="keep condensed pixels in the range that can be sent, at every step and not only at the end"
+    )
     match_spread: float = Field(0.0, ge=0, description="weight of matching the standard deviations of features; 0: off")
     match_distribution: float = Field(
         0.0, ge=0, description="weight of matching the characteristic functions of features; 0: off"

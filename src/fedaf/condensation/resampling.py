@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedaf.models.backbone import Backbone
+from fedaf.models.statistics import STATISTICS
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Key, Tensors
 
@@ -38,6 +39,19 @@ class Blended:
         return {**self._weights, **self._fresh.named(blend)}
 
 
+class Fixed:
+    """The same network at every step."""
+
+    def __init__(self, weights: Tensors) -> None:
+        self._weights = weights
+
+    def draw(self, step: int) -> None:
+        return None
+
+    def weights(self) -> Tensors:
+        return self._weights
+
+
 class Fresh:
     """A fresh network at every step, with running statistics estimated for it on ``images``."""
 
@@ -51,6 +65,27 @@ class Fresh:
     def weights(self) -> dict[str, Tensor]:
         network = {**self._weights, **self._fresh.named(self._fresh.vector())}
         return {**network, **self._backbone.statistics(network, self._images)}
+
+
+class Recurring(Fresh):
+    """Fresh networks that are drawn again and again: the statistics of each are estimated once."""
+
+    def __init__(self, weights: Tensors, fresh: FreshWeights, key: Key, backbone: Backbone, images: Tensor) -> None:
+        super().__init__(weights, fresh, key, backbone, images)
+        self._estimated: dict[int, dict[str, Tensor]] = {}
+        self._current: dict[str, Tensor] = {}  # tensors that keep their address
+
+    def draw(self, step: int) -> None:
+        super().draw(step)
+        if step not in self._estimated:
+            network = super().weights()
+            self._estimated[step] = {name: t for name, t in network.items() if name.endswith(STATISTICS)}
+        self._current = self._current or {name: t.clone() for name, t in self._estimated[step].items()}
+        for name, tensor in self._current.items():
+            tensor.copy_(self._estimated[step][name])
+
+    def weights(self) -> dict[str, Tensor]:
+        return {**self._weights, **self._fresh.named(self._fresh.vector()), **self._current}
 
 
 class Perturbed:

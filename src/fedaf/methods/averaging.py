@@ -1,7 +1,7 @@
 """The common part of all methods that average models: local training, the messages, and the average.
 
 A method overrides what differs: a term of the loss, what a client keeps or sends besides, a step on the server.
-docs/extending.md lists the methods of ``Fit`` to override.
+docs/tutorials/write-a-method.md lists the methods of ``Fit`` to override.
 """
 
 import math
@@ -130,6 +130,10 @@ class Fit(Phase):
         """Return what a client keeps for its next participation, from the trained model."""
         return None
 
+    def upload(self, weights: Tensors, ask: Payload, client: Client) -> Tensors:
+        """Return the weights that a client sends; the trained ones. Override it to clip, round or compress them."""
+        return weights
+
     def extra(self, model: nn.Module, ask: Payload, client: Client, engine: Engine) -> Payload:
         """Return what a client sends besides its model, from the trained model; ``extra_schema`` says what is valid."""
         return Payload()
@@ -187,7 +191,7 @@ class Fit(Phase):
             clip=self.clip,
         )
         trained, extra = model.state_dict(), self.extra(model, ask, client, engine)
-        tensors = {name: trained[name] for name in self.weights(ask)}
+        tensors = self.upload({name: trained[name] for name in self.weights(ask)}, ask, client)
         scalars = {"samples": len(client.shard), **{f"loss_{name}": losses.get(name, 0.0) for name in self.loss_names}}
         reply = Payload({**tensors, **extra.tensors}, {**scalars, **extra.scalars})
         return Outcome(reply, state=self.keep(model, ask, client))

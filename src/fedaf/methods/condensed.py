@@ -55,3 +55,8 @@ class CondensedMemory:
 
     condensed: Mapping[str, CondensedRecord] = field(default_factory=dict)
     audits: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def in_order(self) -> Mapping[str, CondensedRecord]:
+        """The records by client, in the order in which their images make up S, what the server trains on."""
+        return dict(sorted(self.condensed.items()))

@@ -26,12 +26,13 @@ from fedaf.methods.condensed import CondensedMemory, CondensedRecord
 from fedaf.models.backbone import Backbone
 from fedaf.models.statistics import estimate_statistics, reference_images
 from fedaf.models.weights import FreshWeights
-from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, pool_audits
+from fedaf.privacy.copy_audit import AUDIT_SCALARS, audit_tensor, copy_audit, pool_audits, rounded_audit
+from fedaf.privacy.features import release_cost
 from fedaf.protocol.contract import Client, Engine, Method, Outcome, Phase, ServerState
 from fedaf.protocol.keys import Key
 from fedaf.protocol.payload import Payload, Tensors
 from fedaf.protocol.policy import images_per_sample, nearest_power_of_two, rounded_up
-from fedaf.protocol.reports import Disclosure, Exhibit, Workload
+from fedaf.protocol.reports import Disclosure, Exhibit, Guarantee, Workload
 from fedaf.protocol.schema import Field, Number, Schema
 from fedaf.training.fit import Loss, fit
 from fedaf.training.order import epoch_order
@@ -95,7 +96,12 @@ class CondensePhase(Phase):
         return None
 
     @property
-    def _measurements(self) -> tuple[str, ...]:
+    def audit_scalars(self) -> Mapping[str, Number]:
+        """The scalars of a reply that compare it with the client's data."""
+        return {**AUDIT_SCALARS, **_DISCLOSED}
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
         """The scalars that clients measure at the last step and report."""
         losses = tuple(f"loss_{term.name}" for term in self.terms)
         return losses if self.ratio_of is None else (*losses, _GRADIENT_RATIO)
@@ -110,7 +116,7 @@ class CondensePhase(Phase):
             tensors["samples"] = Field(torch.int64, ("owned",), low=1, high=1 << 40)
         return Schema(
             tensors,
-            {**{name: Number(float, 0) for name in self._measurements}, **AUDIT_SCALARS, **_DISCLOSED},
+            {**{name: Number(float, 0) for name in self.measurements}, **self.audit_scalars},
             lengths={"owned": (0, task.num_classes if asked is None else len(asked))},
             checks=(ascending_classes,),
         )
@@ -176,18 +182,24 @@ class CondensePhase(Phase):
         networks = self.networks(ask, model.to(engine.device).state_dict(), FreshWeights(model), key, backbone)
         return Objective(backbone, networks, self.terms, key)
 
+    def measured(self, result: Condensed) -> dict[str, float]:
+        """Return the values of ``measurements``."""
+        scalars = {f"loss_{name}": loss for name, loss in result.losses.items()}
+        if self.ratio_of is not None:
+            scalars[_GRADIENT_RATIO] = result.gradient_ratios[self.ratio_of]
+        return scalars
+
     def _outcome(
         self, client: Client, job: Job, kept: Mapping[str, Tensor], result: Condensed, engine: Engine
     ) -> Outcome:
         task = self.method.task
         shared = to_uint8(result.images, task.mean, task.std)
         classes = torch.tensor(job.classes, dtype=torch.int64)
-        scalars = {f"loss_{name}": loss for name, loss in result.losses.items()}
-        if self.ratio_of is not None:
-            scalars[_GRADIENT_RATIO] = result.gradient_ratios[self.ratio_of]
+        scalars = self.measured(result)
         key, before = client.key.derive("audit"), client.state.get("audit")
-        scalars |= copy_audit(shared, kept["sources"], client.shard, job.classes, key, engine.device, before)
-        state = {**kept, "classes": classes, "images": result.images, "audit": audit_tensor(scalars)}
+        audit = copy_audit(shared, kept["sources"], client.shard, job.classes, key, engine.device, before)
+        state = {**kept, "classes": classes, "images": result.images, "audit": audit_tensor(audit)}
+        scalars |= rounded_audit(audit)
         images = dict.fromkeys(job.classes, self.method.options.ipc)
         disclosed = Counter(client.sent) + Counter(images)
         scalars["disclosed_images"] = disclosed.total()
@@ -210,14 +222,19 @@ class CondensePhase(Phase):
             before = condensed.get(name, CondensedRecord(none, images[:0], none, none, server.round))
             condensed[name] = before.adding(classes, images, samples, round=server.round, window=options.replay)
         measured: list[Mapping[str, Any]] = [r.scalars for r in replies.values() if len(r.tensors["classes"])]
-        means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self._measurements}
+        means = {name: float(sum(m[name] for m in measured)) / max(1, len(measured)) for name in self.measurements}
         log: dict[str, Any] = {"losses": {term.name: means[f"loss_{term.name}"] for term in self.terms}}
         if self.ratio_of is not None:
             log[f"{self.ratio_of}_to_{self.terms[0].name}_gradient"] = means[_GRADIENT_RATIO]
-        audits = {**memory.audits, **{name: audit_tensor(reply.scalars) for name, reply in replies.items()}}
-        server = replace(server, memory=replace(memory, condensed=condensed, audits=audits))
-        disclosure = {name: _disclosure(reply, options.ipc) for name, reply in replies.items()}
-        return server.with_log(**log, copy_audit=pool_audits(audits.values()), disclosure=disclosure)
+        server = replace(server, memory=replace(memory, condensed=condensed)).with_log(**log)
+        return self.audited(server, replies)
+
+    def audited(self, server: ServerState, replies: Mapping[str, Payload]) -> ServerState:
+        """Add what the replies say about the disclosure of private data."""
+        audits = {**server.memory.audits, **{name: audit_tensor(reply.scalars) for name, reply in replies.items()}}
+        server = replace(server, memory=replace(server.memory, audits=audits))
+        disclosure = {name: _disclosure(reply, self.method.options.ipc) for name, reply in replies.items()}
+        return server.with_log(copy_audit=pool_audits(audits.values()), disclosure=disclosure)
 
 
 class CondensingMethod(Method):
@@ -227,6 +244,27 @@ class CondensingMethod(Method):
     Memory = CondensedMemory
     family = "condensing"
     version = 2
+
+    private_defaults: ClassVar[Mapping[str, Any]] = {  # chosen on held-out training images
+        "local_steps": 1000,
+        "image_lr": 30.0,
+        "image_lr_decay": True,
+        "clamp_images": True,
+        "server_weighting": 1.0,
+        "server_average": 0.17,
+        "server_cutmix": 0.5,
+        "server_lr": 0.01,
+    }
+
+    @classmethod
+    def private_options(cls, privacy: Any) -> Mapping[str, Any]:
+        return {
+            "init": "noise",
+            "bn_mode": "eval",
+            "shared_resampling": True,
+            "match_clusters": False,
+            "match_spread": 0.0,
+        }
 
     def initial(self, key: Key) -> ServerState:
         """Return the state before round 1, with running statistics that fit the fresh model.
@@ -246,11 +284,15 @@ class CondensingMethod(Method):
         """Return the classes that a client with these samples per class condenses, and for which it sends knowledge."""
         return [label for label, count in enumerate(counts) if count >= self.options.threshold]
 
-    def leaves_out(self, counts: Sequence[int]) -> dict[int, str]:
+    def leaves_out(self, counts: Sequence[int]) -> dict[int, str] | None:
+        if self.privacy is not None:  # the noise of a release decides
+            return None
         reasons = {label: self.options.too_few_for(count) for label, count in enumerate(counts) if count}
         return {label: reason for label, reason in reasons.items() if reason is not None}
 
     def check(self, counts: Mapping[str, Sequence[int]]) -> None:
+        if self.privacy is not None:  # an error would tell about exact counts
+            return
         if not any(self.condensed_classes(of_client) for of_client in counts.values()):
             most = max(max(of_client) for of_client in counts.values())
             problem = f"no client has more than {most} samples of a class, but {self.options.threshold} are needed"
@@ -268,6 +310,8 @@ class CondensingMethod(Method):
             what = f"round {server.round}: the server has no condensed images to train on, because no client sent any"
             limits = "max_images_per_sample, max_total_images_per_sample and max_images"
             advice = f"lower method.ipc, or raise these limits of the clients' policies: {limits}."
+            if self.privacy is not None:
+                advice = "their noisy counts are too small; raise privacy.epsilon, or lower method.ipc."
             raise FedafError(f"{what}; {advice}", code="FEDAF-CONDENSE-NO-IMAGES")
         weights = self.condensed_weights(server)
         model = self.build_model(server.key)
@@ -304,7 +348,7 @@ class CondensingMethod(Method):
 
     def condensed_data(self, server: ServerState) -> tuple[Tensor, Tensor]:
         """Return S, the condensed images of all clients, and their labels."""
-        records = _in_order(server)
+        records = server.memory.in_order.values()
         labels = [record.classes.repeat_interleave(self.options.ipc) for record in records]
         return torch.cat([record.images.flatten(0, 1) for record in records]), torch.cat(labels)
 
@@ -312,7 +356,7 @@ class CondensingMethod(Method):
         """Return how often the server draws each image of S, relative to the others; ``None``: all alike."""
         if not self.options.server_weighting:
             return None
-        samples = torch.cat([record.samples for record in _in_order(server)]).double()
+        samples = torch.cat([record.samples for record in server.memory.in_order.values()]).double()
         samples = samples.clamp(max=_LARGEST_CLAIM * samples.median())
         return samples.pow(self.options.server_weighting).repeat_interleave(self.options.ipc)
 
@@ -322,6 +366,10 @@ class CondensingMethod(Method):
 
     def discloses(self, counts: Sequence[int]) -> Disclosure:
         options, classes = self.options, self.condensed_classes(counts)
+        if self.privacy is not None:
+            simulated = self.privacy.simulate_seed is not None
+            guarantee = Guarantee(self.privacy.epsilon, self.privacy.delta, simulated)
+            return Disclosure(0, {}, options.local_steps, options.starts_from, guarantee)
         samples = [counts[label] for label in classes]
         if options.matches_clusters:  # of ipc clusters, or of all
             samples = [min(count, options.ipc * options.init_mean_of) for count in samples]
@@ -331,20 +379,17 @@ class CondensingMethod(Method):
     def workload(self, counts: Mapping[str, Sequence[int]]) -> Workload:
         options = self.options
         pairs = sum(len(self.condensed_classes(of_client)) for of_client in counts.values())
-        forward = pairs * options.local_steps * options.real_batch
-        images = pairs * options.ipc
-        backward = images * (options.local_steps + options.epochs(images))
+        forward, images, share = pairs * options.local_steps * options.real_batch, pairs * options.ipc, 1.0
+        if self.privacy is not None:
+            share = release_cost(self.build_model(Key(0)), self.task, self.privacy.width)
+            forward = share * self.privacy.networks * sum(sum(of_client) for of_client in counts.values())
+        backward = images * (share * options.local_steps + options.epochs(images))
         return Workload(forward, backward)
 
 
 def resample_key(server: ServerState) -> int:
     """Return the seed of this round's random networks. All clients share it; it reveals nothing about other draws."""
     return server.key.derive("resample", server.round).value
-
-
-def _in_order(server: ServerState) -> list[CondensedRecord]:
-    """Return the records of all clients in the order in which their images make up S."""
-    return [record for _, record in sorted(server.memory.condensed.items())]
 
 
 def _disclosure(reply: Payload, ipc: int) -> dict[str, Any]:

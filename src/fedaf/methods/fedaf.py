@@ -13,7 +13,8 @@ Equation numbers are the paper's. The formulas are in ``fedaf.condensation``.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,7 @@ from fedaf.condensation.terms import Term, features_distance, targets_distance
 from fedaf.data.pixels import normalise
 from fedaf.errors import Refused
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, ascending_classes, resample_key
+from fedaf.methods.private import PrivateCondense, PrivateKnowledge
 from fedaf.models.backbone import Backbone
 from fedaf.models.weights import FreshWeights
 from fedaf.protocol import Client, Engine, Field, Key, Outcome, Payload, Phase, Schema, ServerState, Tensors, Workload
@@ -162,10 +164,23 @@ class FedAF(CondensingMethod):
     Options = FedAFOptions
     title = "FedAF"
     family = "fedaf"
+    keeps_privacy = True
+    sends_knowledge = True
+
+    @classmethod
+    def private_options(cls, privacy: Any) -> Mapping[str, Any]:
+        knowledge = {} if privacy.knowledge_share else {"cdc": False, "lgkm": False}
+        return {**super().private_options(privacy), **knowledge}
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return (Knowledge(self), Condense(self))
+        if self.privacy is None:
+            return (Knowledge(self), Condense(self))
+        condense = PrivateCondense(Condense(self))
+        if not self.privacy.knowledge_share:
+            return (condense,)
+        labels = partial(soft_labels, temperature=self.options.temperature)
+        return (PrivateKnowledge(Knowledge(self), condense, labels), condense)
 
     def server_loss(self, model: nn.Module, server: ServerState, engine: Engine) -> Loss | None:
         options, task = self.options, self.task

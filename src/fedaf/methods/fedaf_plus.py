@@ -1,4 +1,4 @@
-"""FedAF+: FedAF with changes that were chosen on held-out training images; docs/METHODS.md has their effect.
+"""FedAF+: FedAF with changes that were chosen on held-out training images; docs/reference/methods.md has their effect.
 
 Every change is an option of FedAF, and most of them are options of all condensing methods. This method differs from
 FedAF only in their values:
@@ -43,3 +43,4 @@ class FedAFPlus(FedAF):
     title = "FedAF+"
     family = "fedaf-plus"
     version = 3
+    keeps_privacy = True

@@ -6,6 +6,9 @@ with cross-entropy only. The network of a step is the global model, moved by a d
 round 1 it is a fresh random network. Image gradients are clipped.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pydantic import Field as Option
 
 from fedaf.common.options import with_defaults
@@ -13,6 +16,7 @@ from fedaf.condensation.options import CondensationOptions
 from fedaf.condensation.resampling import Fresh, Networks, Perturbed
 from fedaf.condensation.terms import Term, features_and_logits_distance
 from fedaf.methods.condensing import CondensePhase, CondensingMethod, resample_key
+from fedaf.methods.private import PrivateCondense
 from fedaf.models.backbone import Backbone
 from fedaf.models.statistics import reference_images
 from fedaf.models.weights import FreshWeights
@@ -53,7 +57,17 @@ class FedDM(CondensingMethod):
 
     Options = FedDMOptions
     title = "FedDM"
+    keeps_privacy = True
+    private_defaults: ClassVar[Mapping[str, Any]] = {
+        **CondensingMethod.private_defaults,
+        "image_clip": 1e6,  # the gradient has another scale
+    }
+
+    @classmethod
+    def private_options(cls, privacy: Any) -> Mapping[str, Any]:
+        return {**super().private_options(privacy), "match_logits": False}
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return (Condense(self),)
+        condense = Condense(self)
+        return (condense,) if self.privacy is None else (PrivateCondense(condense),)

@@ -75,6 +75,7 @@ from fedaf.protocol.payload import Payload, Tensors
 from fedaf.protocol.reports import Disclosure, Exhibit, Workload
 from fedaf.protocol.schema import Schema
 from fedaf.protocol.task import Shard, Task
+from fedaf.protocol.vault import Vault
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -93,6 +94,7 @@ class Client:
         sent: Condensed images sent so far by class, over all runs.
         allowance: Condensed images that the policy permits in this round by class, none of a class that is missing;
             ``None`` means no limit.
+        vault: Its private releases, if the run has differential privacy.
     """
 
     id: str
@@ -102,6 +104,7 @@ class Client:
     scratch: Tensors = field(default_factory=dict)
     sent: Mapping[int, int] = field(default_factory=dict)
     allowance: Mapping[int, int] | None = None
+    vault: Vault | None = None
 
     def may_send(self, label: int, images: int) -> bool:
         """Return whether the policy permits this number of images of a class."""
@@ -277,6 +280,8 @@ class Method(ABC):
         options: An instance of ``Options``, from the ``[method]`` table of the configuration.
         task: What is to be learned.
         architecture: The network to train.
+        privacy: An instance of ``fedaf.privacy.options.PrivacyOptions`` with ``epsilon``, for runs with differential
+            privacy.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -296,11 +301,27 @@ class Method(ABC):
     #: Whether the server's model is what the method learned. If not, the server's model is not tested, and
     #: ``evaluation`` logs ``accuracy``.
     has_global_model: ClassVar[bool] = True
+    #: Whether this class, not one derived from it, keeps the guarantee of differential privacy if ``privacy`` is given.
+    keeps_privacy: ClassVar[bool] = False
+    #: Whether clients send class-wise knowledge, which a share of the privacy budget can pay for.
+    sends_knowledge: ClassVar[bool] = False
+    #: Other defaults of options in runs with differential privacy.
+    private_defaults: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, options: Any, task: Task, architecture: Architecture) -> None:
+    def __init__(self, options: Any, task: Task, architecture: Architecture, privacy: Any = None) -> None:
         self.options = options
+        self.privacy = privacy
         self.task = task
         self.architecture = architecture
+
+    @classmethod
+    def private_options(cls, privacy: Any) -> Mapping[str, Any]:
+        """Return the values that options must have with differential privacy: others need the private data again.
+
+        Args:
+            privacy: As in the constructor.
+        """
+        return {}
 
     @property
     @abstractmethod

@@ -86,10 +86,12 @@ class Replied:
         payload: The content of the reply.
         seconds: Where the transport measures time: ``elapsed`` until the reply arrived and, as the client reports
             them, the seconds it spent on ``import``, ``data``, ``model`` and ``work``.
+        publishable: Whether the client allows its condensed images to be published; not if it does not say so.
     """
 
     payload: Payload
     seconds: Mapping[str, float] = field(default_factory=dict)
+    publishable: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import Field
 from fedaf.common.options import Options
 from fedaf.errors import Refused
 from fedaf.protocol.payload import Payload
-from fedaf.protocol.reports import Disclosure
+from fedaf.protocol.reports import Disclosure, Guarantee
 
 #: The scalar of a reply with the highest PSNR of its images to private images.
 LIKENESS = "audit_psnr_max"
@@ -79,6 +79,19 @@ class Policy(Options):
     max_likeness: float = Field(
         40.0, gt=0, description="highest PSNR in dB of a condensed image to a private image; an exact copy has 59"
     )
+    require_privacy: bool = Field(False, description="whether runs without differential privacy are refused")
+    max_epsilon: float | None = Field(
+        None,
+        gt=0,
+        description="highest epsilon of all releases together, over all runs; runs without differential privacy are "
+        "then refused; unset: no limit",
+    )
+    max_delta: float = Field(1e-5, gt=0, lt=1, description="highest delta of a run with differential privacy")
+    allow_publication: bool = Field(
+        False,
+        description="whether the server may pass this client's condensed images on, as fedaf export --condensed does; "
+        "the answer goes with every reply",
+    )
 
     def admit(self, method: str, disclosure: Disclosure | None) -> None:
         """Check a round of a method before any work is done. ``allowance`` has the limits on numbers of images.
@@ -92,11 +105,13 @@ class Policy(Options):
         """
         if method not in self.methods:
             raise self.refused_method(method)
+        private = disclosure.privacy if disclosure is not None else None
+        self._admit_privacy(private)
         if disclosure is None:  # a custom method that does not say, but is trusted by name
             return
         fewest, images, steps = disclosure.fewest_samples, disclosure.images, disclosure.local_steps
         start, allowed = disclosure.initialisation, ", ".join(self.initialisations)
-        if 0 < fewest < self.min_samples:
+        if private is None and 0 < fewest < self.min_samples:  # a refusal would tell the exact number of samples
             code = "FEDAF-POLICY-SAMPLES"
             problem = f"a part of the reply describes {fewest} samples, the policy wants min_samples {self.min_samples}"
         elif images and steps < self.min_local_steps:
@@ -109,6 +124,33 @@ class Policy(Options):
             problem = f"images would start from {start!r}, the policy allows initialisations {allowed or 'none'}"
             if start == "new means":
                 problem += "; set method.init = 'clusters' or method.continue_images = true"
+        else:
+            return
+        raise Refused(problem, code=code)
+
+    def _admit_privacy(self, asked: Guarantee | None) -> None:
+        """Check a run's guarantee of differential privacy. The ledger checks what all runs spend together."""
+        if asked is None:
+            if not self.require_privacy and self.max_epsilon is None:
+                return
+            code = "FEDAF-POLICY-PRIVACY"
+            key = "require_privacy" if self.require_privacy else f"max_epsilon {self.max_epsilon:g}"
+            problem = f"the run has no differential privacy, which {key} of the policy requires; set privacy.epsilon"
+        elif asked.simulated and (self.require_privacy or self.max_epsilon is not None):  # the server knows the seed
+            code = "FEDAF-POLICY-SIMULATED"
+            key = "require_privacy" if self.require_privacy else f"max_epsilon {self.max_epsilon:g}"
+            problem = (
+                f"the noise comes from privacy.simulate_seed, which is not private as {key} of the policy requires"
+            )
+            problem += "; leave it out"
+        elif asked.delta > self.max_delta:
+            code = "FEDAF-POLICY-DELTA"
+            problem = f"the run has delta {asked.delta:g}, over max_delta {self.max_delta:g}; lower privacy.delta"
+        elif self.max_epsilon is not None and asked.epsilon > self.max_epsilon:
+            code = "FEDAF-POLICY-EPSILON"
+            problem = (
+                f"the run has epsilon {asked.epsilon:g}, over max_epsilon {self.max_epsilon:g}; lower privacy.epsilon"
+            )
         else:
             return
         raise Refused(problem, code=code)
@@ -213,7 +255,7 @@ def images_per_sample(images: Mapping[int, int], counts: Sequence[int]) -> float
 
 
 def nearest_power_of_two(samples: int) -> int:
-    """Round a number of samples, at least 1. The exact number would help a server to recover them (SECURITY.md)."""
+    """Round a number of samples, at least 1. The exact number would help a server to recover them."""
     return 1 << round(math.log2(samples))
 
 

@@ -33,6 +33,21 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Guarantee:
+    """A guarantee of differential privacy for one image of one client, which is added or removed.
+
+    Args:
+        epsilon: Epsilon of everything that a client releases in a run.
+        delta: Delta of the guarantee.
+        simulated: Whether the noise comes from a seed that the server chooses, so that nothing is guaranteed.
+    """
+
+    epsilon: float
+    delta: float
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
 class Disclosure:
     """What one round reveals about a client, to be checked against its policy.
 
@@ -42,9 +57,11 @@ class Disclosure:
         local_steps: Condensation steps before images are sent.
         initialisation: What condensed images start from: ``mean`` (of random images in the first round, then the images
             of the round before), ``new means`` (of random images in every round), ``clusters``, ``noise`` or ``real``.
+        privacy: The guarantee under which everything is sent; ``None`` without differential privacy.
     """
 
     fewest_samples: int
     images: Mapping[int, int] = field(default_factory=dict)
     local_steps: int = 0
     initialisation: str = ""
+    privacy: Guarantee | None = None
