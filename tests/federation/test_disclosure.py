@@ -61,7 +61,7 @@ def test_a_client_at_its_limit_sends_nothing_new_and_the_run_goes_on(method, pol
         sent = {str(label): IPC for label in range(10)} if number <= 2 else {}
         assert {c: line["disclosure"][c]["images"] for c in clients} == dict.fromkeys(clients, sent)
         assert {line["disclosure"][c]["total"] for c in clients} == {min(number, 2) * 50}
-    assert [line["upload_bytes"]["condense"]["client-0"] < 1000 for line in lines] == [False, False, True, True]
+    assert [line["upload_bytes"]["condense"]["client-0"] < 2500 for line in lines] == [False, False, True, True]
     assert all(line["losses"]["ce"] > 0 for line in lines)  # the server trains on the images of round 2
     assert result["disclosed"]["clients"] == {
         c: {

@@ -1,16 +1,17 @@
 """events.jsonl: what happened in a run, once, also after a resume."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 import fedaf
 from fedaf.errors import BelowQuorum
 from fedaf.federation.events import EVENTS, EventReader, EventWriter, replay
-from fedaf.federation.observer import Observer, Observers
+from fedaf.federation.observer import EVENT_NAMES, Observer, Observers, RunInfo
 from fedaf.federation.run_directory import RunDirectory
 from support.errors import raises
-from support.small import SMALL
+from support.small import SMALL, SMALL_FEDAF
 
 TALLY = {**SMALL, "method": "support.tally:Tally"}
 
@@ -36,15 +37,29 @@ def test_a_run_writes_what_it_tells_its_observer(tmp_path):
     fedaf.run(**{**TALLY, "rounds": 2}, out=tmp_path / "run", observer=observer)
     events = EventReader(tmp_path / "run").read()
     for event in events:
-        replay(event, replayed)
+        replay(event, replayed, tmp_path / "run")
     told = [call for call in observer.calls if call[0] != "progressed"]
     assert replayed.calls == told
     assert [event["event"] for event in events] == [
+        "described",
         "started",
         *["round_started", "phase_started", "phase_started", "round_ended"] * 2,
         "ended",
     ]
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+
+
+def test_shared_images_are_named_by_their_files(tmp_path):
+    observer, replayed = Recorder(), Recorder()
+    settings = {**SMALL, "rounds": 1, "method": "fedaf", **SMALL_FEDAF}
+    fedaf.run(**settings, out=tmp_path / "run", observer=observer)
+    (shared,) = [call for call in observer.calls if call[0] == "images_shared"]
+    assert shared[1:] == (1, {f"client-{k}": tmp_path / "run" / "condensed" / f"client-{k}.png" for k in range(4)})
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in shared[2].values())
+    assert [call[0] for call in observer.calls][-4:] == ["images_shared", "round_ended", "ended", "closed"]
+    for event in EventReader(tmp_path / "run").read():
+        replay(event, replayed, tmp_path / "run")
+    assert shared in replayed.calls
 
 
 def test_a_failed_run_records_its_error(tmp_path):
@@ -57,16 +72,19 @@ def test_a_failed_run_records_its_error(tmp_path):
     assert failed["event"] == "failed"
     assert failed["code"] == "FEDAF-QUORUM"
     assert "client-3" in failed["message"]
+    replayed = Recorder()
+    replay(failed, replayed, tmp_path / "run")
+    assert replayed.calls == [("ended",), ("closed", "failed", failed["message"])]
 
 
-def test_an_interrupted_run_has_no_last_event(tmp_path):
+def test_an_interrupted_run_says_so_and_can_go_on(tmp_path):
     class Impatient(Observer):
         def round_ended(self, metrics):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fedaf.run(**TALLY, out=tmp_path / "run", observer=Impatient())
-    assert names(tmp_path / "run")[-1] == "round_ended"
+    assert names(tmp_path / "run")[-2:] == ["round_ended", "interrupted"]
     fedaf.resume(tmp_path / "run")
     assert names(tmp_path / "run").count("round_ended") == 3
     assert names(tmp_path / "run")[-1] == "ended"
@@ -119,12 +137,15 @@ def test_a_reader_leaves_an_incomplete_line_for_the_next_call(tmp_path):
 def test_observers_are_told_in_order():
     one, two = Recorder(), Recorder()
     both = Observers(one, two)
+    both.described(RunInfo("run", "t", Path(), {}, {}, 3))
     both.started(title="t", rounds=3, first_round=1, phases=2, device="cpu")
     both.round_started(1)
     both.phase_started("fit", 4)
     both.progressed("client-0", 1, 2)
     both.client_failed(1, "fit", "client-0", "why")
+    both.images_shared(1, {})
     both.round_ended({"round": 1})
     both.ended()
+    both.closed("finished", "")
     assert one.calls == two.calls
-    assert [call[0] for call in one.calls] == [name for name in vars(Observer) if not name.startswith("_")]
+    assert [call[0] for call in one.calls] == EVENT_NAMES

@@ -211,7 +211,7 @@ def test_a_client_without_enough_of_any_class_answers_with_empty_arrays():
     report = rounds.play()
     assert report.failures == {}
     assert rounds.server.memory.condensed["client-0"].images.shape == (0, 5, 1, 8, 8)
-    assert report.upload["condense"]["client-0"] < 400  # its scalars
+    assert report.upload["condense"]["client-0"] < 1600  # its scalars
 
 
 def test_bytes_are_counted_from_the_payloads_really_sent():
@@ -221,7 +221,7 @@ def test_bytes_are_counted_from_the_payloads_really_sent():
     for name in report.asked:
         condensed = rounds.server.memory.condensed[name]
         content = condensed.images.numel() + 8 * len(condensed.classes)
-        assert content < report.upload["condense"][name] < content + 600  # the rest is the audit's scalars
+        assert content < report.upload["condense"][name] < content + 2000  # the rest is the audit's scalars
     model = sum(t.numel() * t.element_size() for t in rounds.server.model.values())
     assert set(report.download["knowledge"].values()) == {model}
 

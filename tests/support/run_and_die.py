@@ -12,6 +12,8 @@ import fedaf
 from fedaf.federation import checkpoint, model_folder, run_directory
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import RunDirectory
+from fedaf.privacy import ledger, ledger_file
+from fedaf.privacy.ledger_file import RELEASES
 
 
 def die() -> None:
@@ -40,17 +42,25 @@ def main() -> None:
     torch.set_num_threads(1)
     killer = Killer(moment, round)
     write, exhibit = checkpoint.write_atomically, RunDirectory.write_exhibits
+    durably = ledger.write_durably
 
     def write_and_die(path: Path, content: str | bytes) -> None:
         write(path, content)
         if moment == f"after {path.name}" and killer.round == round:
             die()
 
-    def exhibit_and_die(self: RunDirectory, exhibits: object) -> None:
+    def exhibit_and_die(self: RunDirectory, exhibits: object, round_now: int) -> object:
         if moment == "after metrics" and killer.round == round:
             die()
-        exhibit(self, exhibits)
+        return exhibit(self, exhibits, round_now)
 
+    def write_durably_and_die(path: Path, content: bytes) -> None:
+        durably(path, content)
+        written = "release" if path.parent.name == RELEASES else path.name
+        if moment == f"after {written}" and killer.round == round:
+            die()
+
+    ledger.write_durably = ledger_file.write_durably = write_durably_and_die
     checkpoint.write_atomically = run_directory.write_atomically = model_folder.write_atomically = write_and_die
     RunDirectory.write_exhibits = exhibit_and_die
     fedaf.run(**settings, out=out, observer=killer)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from flwr.app import Error, Message, RecordDict
 from fedaf import config as configuration
 from fedaf.federation.rounds import RoundRules
 from fedaf.protocol import Key, Payload, Request, Silent
+from fedaf.runs.condense import export_condensed
 from fedaf.runs.experiment import prepare
+from fedaf.runs.network import play
 from fedaf.transports.flower import nodes
 from fedaf.transports.flower.transport import FlowerTransport
 from fedaf.transports.flower.wire import HELLO, PHASE, PROTOCOL_VERSION, from_records, to_records
@@ -77,6 +80,44 @@ def test_a_reply_tells_what_its_time_was_spent_on(tmp_path):
     overhead = report.overhead["fit"]
     assert set(overhead) == {"all", "import", "data", "model"}
     assert 0 < overhead["data"] < overhead["all"] < report.seconds["fit"]
+    assert set(report.client_seconds["fit"]) == set(report.asked)
+    assert all(overhead["data"] < seconds < report.seconds["fit"] for seconds in report.client_seconds["fit"].values())
+
+
+def test_a_node_s_policy_decides_whether_its_images_are_published(tmp_path):
+    policy = tmp_path / "open.toml"
+    policy.write_text("allow_publication = true\n")
+    given = tables("feddm", local_steps=10)
+    config = configuration.build(given).to_toml()
+    answers = {"open": {"policy": str(policy)}, "default": {}}
+    for number, (name, of_second) in enumerate(answers.items()):
+        nodes_ = {10: node(tmp_path / name, 0, policy=str(policy)), 11: node(tmp_path / name, 1, **of_second)}
+        grid, out = DirectGrid(config, nodes_), tmp_path / f"run{number}"
+        play(config, str(out), partial(over, grid))
+        if name == "open":
+            assert set(export_condensed(out)[1].condensed.clients) == {"client-0", "client-1"}
+            continue
+        with raises("FEDAF-EXPORT-PUBLICATION") as refused:
+            export_condensed(out)
+        assert "client-1 " in str(refused.value)
+        assert "client-0" not in str(refused.value)
+
+
+def test_a_node_that_does_not_say_forbids_publication(tmp_path):
+    policy = tmp_path / "open.toml"
+    policy.write_text("allow_publication = true\n")
+    given = tables("feddm", local_steps=10)
+    grid = DirectGrid(
+        configuration.build(given).to_toml(), {10 + k: node(tmp_path, k, policy=str(policy)) for k in (0, 1)}
+    )
+    assert rounds_over(grid, given).play().publishable == {"client-0": True, "client-1": True}
+
+    def silent(message: Message, records: RecordDict) -> RecordDict:
+        records["facts"].pop("publishable", None)  # type: ignore[union-attr]
+        return records
+
+    grid.spoil = silent
+    assert rounds_over(grid, given).play().publishable == {"client-0": False, "client-1": False}
 
 
 def test_only_the_log_of_a_client_says_how_many_samples_it_leaves_out(tmp_path, caplog):

@@ -1,8 +1,8 @@
 """The events of a run as lines of JSON, for programs that follow a run from outside (trackers, ``fedaf deploy``).
 
 Each line has a ``time``, the name of the ``event``, and its fields. A run that ends writes one last event: ``ended``
-if ``result.json`` is complete, ``failed`` (with ``message`` and ``code``) after a ``FedafError``, and none if it was
-killed or interrupted.
+if ``result.json`` is complete, ``failed`` (with ``message`` and ``code``) after a ``FedafError``, ``interrupted`` after
+Ctrl-C, and none if it was killed. Paths are relative to the run directory.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from fedaf.common.files import write_atomically
 from fedaf.errors import FedafError
-from fedaf.federation.observer import EVENT_NAMES, Observer
+from fedaf.federation.observer import EVENT_NAMES, Observer, RunInfo, Status
 
 EVENTS = "events.jsonl"
 
@@ -24,6 +24,10 @@ class EventWriter(Observer):
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+
+    def described(self, info: RunInfo) -> None:
+        known = {"run": info.run, "title": info.title, "rounds": info.rounds}
+        self._write("described", **known, settings=dict(info.settings), versions=dict(info.versions))
 
     def started(self, *, title: str, rounds: int, first_round: int, phases: int, device: str) -> None:
         self._write("started", title=title, rounds=rounds, first_round=first_round, phases=phases, device=device)
@@ -37,6 +41,10 @@ class EventWriter(Observer):
     def client_failed(self, round: int, phase: str, client: str, reason: str) -> None:
         self._write("client_failed", round=round, phase=phase, client=client, reason=reason)
 
+    def images_shared(self, round: int, files: Mapping[str, Path]) -> None:
+        named = {client: str(file.relative_to(self._directory)) for client, file in files.items()}
+        self._write("images_shared", round=round, files=named)
+
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
         self._write("round_ended", metrics=dict(metrics))
 
@@ -47,6 +55,10 @@ class EventWriter(Observer):
     def failed(self, error: FedafError) -> None:
         """Write the last event of a run that stopped with an error."""
         self._write("failed", message=str(error), code=error.code)
+
+    def interrupted(self) -> None:
+        """Write the last event of a run that was stopped and can be resumed."""
+        self._write("interrupted")
 
     def rewind(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Make the events agree with the metrics of the rounds that a resumed run keeps.
@@ -98,11 +110,25 @@ class EventReader:
         return events
 
 
-def replay(event: Mapping[str, Any], observer: Observer) -> None:
-    """Tell an observer about an event that was read from a file; unknown events and ``failed`` are ignored."""
-    fields = {name: value for name, value in event.items() if name not in ("time", "event")}
-    if event["event"] in EVENT_NAMES:
-        getattr(observer, event["event"])(**fields)
+_LAST: Mapping[str, Status] = {"ended": "finished", "failed": "failed", "interrupted": "interrupted"}
+
+
+def replay(event: Mapping[str, Any], observer: Observer, directory: Path) -> None:
+    """Tell an observer about an event that was read from the file of a run directory; unknown events are ignored.
+
+    The last event of a run becomes ``ended`` and ``closed``.
+    """
+    name = event["event"]
+    fields = {key: value for key, value in event.items() if key not in ("time", "event")}
+    if name in _LAST:
+        observer.ended()
+        observer.closed(_LAST[name], fields.get("message", ""))
+    elif name == "described":
+        observer.described(RunInfo(directory=directory, **fields))
+    elif name == "images_shared":
+        observer.images_shared(fields["round"], {client: directory / file for client, file in fields["files"].items()})
+    elif name in EVENT_NAMES:
+        getattr(observer, name)(**fields)
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fedaf.client.evaluation import Evaluate, pooled
@@ -54,7 +55,7 @@ class Federation:
 
     def start(self, key: Key) -> Checkpoint:
         """Return the state before round 1, after writing it as a checkpoint."""
-        begun = self._save(uuid.uuid4().hex, self.method.initial(key), {})
+        begun = self._save(uuid.uuid4().hex, self.method.initial(key), {}, {})
         self.directory.rewind(0)
         return begun
 
@@ -80,6 +81,7 @@ class Federation:
             BelowQuorum: Too few clients replied. The run can be resumed.
         """
         server, accepted = replace(begun.server, rounds=self.rounds), dict(begun.accepted)
+        publishable = dict(begun.publishable)
         evaluation = Evaluate(self.method) if self.test is None else None
         if server.round:  # a killed run may have written this checkpoint and not its model
             self._keep(server, read_metrics(self.directory.path)[-1])
@@ -101,16 +103,25 @@ class Federation:
                 hint = f"the state after round {server.round} is in {self.directory.path} and can be resumed"
                 raise BelowQuorum(f"{error}; {hint}.", code=error.code) from error
             accepted |= dict.fromkeys(report.accepted, server.round)
+            publishable |= {name: now and publishable.get(name, True) for name, now in report.publishable.items()}
             metrics = self._metrics(server, report)
             self.directory.append_metrics(metrics)
-            self.directory.write_exhibits(self.method.exhibits(server))
-            self._save(begun.run, server, accepted)
+            images = self.write_images(server)
+            self._save(begun.run, server, accepted, publishable)
             self._keep(server, metrics)
+            if images:
+                observer.images_shared(server.round, images)
             observer.round_ended(metrics)
             yield server, metrics
 
-    def _save(self, run: str, server: ServerState, accepted: Mapping[str, int]) -> Checkpoint:
-        saved = Checkpoint(run, server, accepted, self.transport.checkpoint(), self.method.version)
+    def write_images(self, server: ServerState) -> dict[str, Path]:
+        """Write the images that clients shared, and return the file of each client."""
+        return self.directory.write_exhibits(self.method.exhibits(server), server.round)
+
+    def _save(
+        self, run: str, server: ServerState, accepted: Mapping[str, int], publishable: Mapping[str, bool]
+    ) -> Checkpoint:
+        saved = Checkpoint(run, server, accepted, self.transport.checkpoint(), self.method.version, publishable)
         checkpoint.save(self.directory.path, saved, keep=self.keep_checkpoints)
         return saved
 
@@ -130,6 +141,7 @@ class Federation:
             **self._select(server, report),
             "seconds": report.seconds,
             **({"overhead": report.overhead} if report.overhead else {}),
+            **({"client_seconds": report.client_seconds} if report.client_seconds else {}),
             **self._communication(report),
             "asked": report.asked,
             "failures": report.failures,

@@ -10,6 +10,7 @@ import torch
 from fedaf.errors import BelowQuorum, FedafError, Refused
 from fedaf.federation.observer import Observer
 from fedaf.protocol import Engine, Failed, Key, Method, Payload, Phase, Replied, Request, ServerState, Transport
+from fedaf.protocol.returned import returned
 
 
 @dataclass(frozen=True)
@@ -36,20 +37,24 @@ class RoundReport:
         accepted: Clients whose replies to all phases were accepted.
         seconds: Time by phase.
         overhead: Time that was not work, by phase, where the transport measures it.
+        client_seconds: Time until the reply arrived, by phase and client, where the transport measures it.
         upload: Bytes by phase and client, without the evaluation.
         download: Bytes by phase and client, without the evaluation.
         evaluation: Bytes of the evaluation by direction and client.
         failures: Reason by client, starting with the phase.
+        publishable: For each client that replied, whether all its replies allow its condensed images to be published.
     """
 
     asked: list[str]
     accepted: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     overhead: dict[str, dict[str, float]] = field(default_factory=dict)
+    client_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     upload: dict[str, dict[str, int]] = field(default_factory=dict)
     download: dict[str, dict[str, int]] = field(default_factory=dict)
     evaluation: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    publishable: dict[str, bool] = field(default_factory=dict)
 
 
 def participants(clients: Sequence[str], participation: float, key: Key) -> list[str]:
@@ -123,12 +128,12 @@ def play_round(
             replied = f"{len(active)} of {len(report.asked)} clients replied, {needed} are needed"
             where, reasons = f"round {server.round}, phase {phase.name}", _by_reason(report.failures)
             raise BelowQuorum(f"{where}: {replied} ({reasons})", code="FEDAF-QUORUM")
-        server = phase.aggregate(server, replies)
+        server = returned(phase.aggregate(server, replies), ServerState, f"aggregate of the phase {phase.name}")
         report.seconds[phase.name] = time.perf_counter() - started
     report.accepted = active
     observer.phase_started("server", 0)
     started = time.perf_counter()
-    server = method.finish(server, engine)
+    server = returned(method.finish(server, engine), ServerState, "finish of the method")
     report.seconds["server"] = time.perf_counter() - started
     if not all(bool(torch.isfinite(t).all()) for t in server.model.values() if t.is_floating_point()):
         what = f"round {server.round}: the server's model is no longer finite; lower its learning rate."
@@ -159,7 +164,7 @@ def _collect(
     report.download[phase.name] = {client: request.ask.nbytes for client, request in requests.items()}
     deliveries = transport.deliver(phase, requests, observer.progressed)
     replies: dict[str, Payload] = {}
-    seconds: list[Mapping[str, float]] = []
+    seconds: dict[str, Mapping[str, float]] = {}
     for client, request in requests.items():
         delivery = deliveries[client]
         try:
@@ -172,10 +177,12 @@ def _collect(
             observer.client_failed(round, phase.name, client, delivery.reason)
             continue
         replies[client] = delivery.payload
+        report.publishable[client] = delivery.publishable and report.publishable.get(client, True)
         if delivery.seconds:
-            seconds.append(delivery.seconds)
+            seconds[client] = delivery.seconds
     if seconds:
-        report.overhead[phase.name] = _overhead(seconds)
+        report.overhead[phase.name] = _overhead(list(seconds.values()))
+        report.client_seconds[phase.name] = {client: parts["elapsed"] for client, parts in seconds.items()}
     report.upload[phase.name] = {client: reply.nbytes for client, reply in replies.items()}
     return replies
 

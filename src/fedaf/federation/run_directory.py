@@ -16,10 +16,17 @@ from torch import Tensor
 from fedaf.common.files import write_atomically
 from fedaf.errors import FedafError, InUse, UserError
 from fedaf.federation.events import EVENTS, EventWriter, parse_line
+from fedaf.federation.observer import ending
 from fedaf.protocol import Exhibit
 
 CONFIG, PARTITION, METRICS, RESULT = "config.toml", "partition.json", "metrics.jsonl", "result.json"
 CONDENSED, INDEX = "condensed", "index.json"
+#: Inside ``condensed``: a selection of the images of rounds 1, 2, 4, 8 and so on, one folder per round.
+GALLERY = "gallery"
+#: The samples per class and client, which an archive of finished runs keeps in place of ``partition.json``.
+COUNTS = "counts.json"
+
+_GALLERY_CLIENTS, _GALLERY_CLASSES, _GALLERY_IMAGES = 3, 10, 5
 
 _LOCK = ".lock"
 
@@ -27,8 +34,8 @@ _LOCK = ".lock"
 class RunDirectory:
     """A run directory that this process has locked, until it is closed or the process ends.
 
-    As a context manager it is closed at the end of the block, and a ``FedafError`` that leaves the block is recorded
-    as the event ``failed``.
+    As a context manager it is closed at the end of the block. A ``FedafError`` that leaves the block is recorded as the
+    event ``failed``, and Ctrl-C or ``StopRun`` as ``interrupted``.
 
     Args:
         path: An existing directory.
@@ -64,6 +71,8 @@ class RunDirectory:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, FedafError):
             EventWriter(self.path).failed(error)
+        elif ending(error)[0] == "interrupted":
+            EventWriter(self.path).interrupted()
         self.close()
 
     def close(self) -> None:
@@ -77,7 +86,7 @@ class RunDirectory:
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append the line of one round to ``metrics.jsonl``, and flush it to disk."""
         with open(self.path / METRICS, "a") as file:
-            file.write(json.dumps(metrics, allow_nan=False) + "\n")
+            file.write(_json_line(metrics))
             file.flush()
             os.fsync(file.fileno())
 
@@ -92,24 +101,54 @@ class RunDirectory:
         if [m.get("round") for m in kept] != list(range(1, last_round + 1)):
             what = f"{self.path / METRICS} does not hold rounds 1 to {last_round}"
             raise UserError(f"{what}; restore the file from a backup.", code="FEDAF-RUN-METRICS")
-        if last_round:
+        if (self.path / METRICS).exists():
             self.write(METRICS, "".join(json.dumps(m) + "\n" for m in kept))
         EventWriter(self.path).rewind(kept)
 
-    def write_exhibits(self, exhibits: Mapping[str, Exhibit]) -> None:
-        """Write the images that clients shared, one PNG per client with one row per class, and an index."""
+    def write_exhibits(self, exhibits: Mapping[str, Exhibit], round: int) -> dict[str, Path]:
+        """Write the images that clients shared in a round, one PNG per client with one row per class, and an index.
+
+        They replace those of the round before. Rounds 1, 2, 4, 8 and so on also leave a selection in ``gallery``, which
+        later rounds do not replace: a few images of each of ten classes, of the first three clients. Which images stay
+        depends on nothing but the round, so a resumed run keeps the same ones.
+
+        Returns:
+            The PNG of each client, of all its images.
+        """
         if not exhibits:
-            return
-        folder = self.path / CONDENSED
-        folder.mkdir(exist_ok=True)
-        index = {}
-        for client, exhibit in exhibits.items():
-            _, columns, _, height, width = exhibit.images.shape
-            index[client] = {"classes": exhibit.classes, "columns": columns, "height": height, "width": width}
-            buffer = io.BytesIO()
-            _sheet(exhibit.images).save(buffer, format="PNG")
-            write_atomically(folder / f"{client}.png", buffer.getvalue())
-        write_atomically(folder / INDEX, json.dumps(index))
+            return {}
+        _write_sheets(self.path / CONDENSED, exhibits)
+        if round & (round - 1) == 0:
+            first = sorted(exhibits, key=lambda client: (len(client), client))[:_GALLERY_CLIENTS]
+            some = {client: _some(exhibits[client]) for client in first}
+            _write_sheets(self.path / CONDENSED / GALLERY / str(round), some)
+        return {client: self.path / CONDENSED / f"{client}.png" for client in exhibits}
+
+
+def _some(exhibit: Exhibit) -> Exhibit:
+    """Return the images that the gallery keeps of a client."""
+    return Exhibit(exhibit.classes[:_GALLERY_CLASSES], exhibit.images[:_GALLERY_CLASSES, :_GALLERY_IMAGES])
+
+
+def _write_sheets(folder: Path, exhibits: Mapping[str, Exhibit]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    index = {}
+    for client, exhibit in exhibits.items():
+        _, columns, _, height, width = exhibit.images.shape
+        index[client] = {"classes": exhibit.classes, "columns": columns, "height": height, "width": width}
+        buffer = io.BytesIO()
+        _sheet(exhibit.images).save(buffer, format="PNG")
+        write_atomically(folder / f"{client}.png", buffer.getvalue())
+    write_atomically(folder / INDEX, json.dumps(index))
+
+
+def _json_line(metrics: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(metrics, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        what = f"the log of round {metrics.get('round')} cannot be written as JSON ({error})"
+        advice = "give ServerState.with_log finite numbers, text, lists and dictionaries"
+        raise UserError(f"{what}; {advice}.", code="FEDAF-METHOD-LOG") from error
 
 
 def _sheet(images: Tensor) -> Image.Image:

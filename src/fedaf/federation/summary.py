@@ -15,7 +15,7 @@ from fedaf.federation.metrics import METRICS, curves, of_model
 
 _BY_CLIENT = (
     *("accuracy_by_client", "personal_accuracy", "personal_own_accuracy", "personal_samples"),
-    "disclosure",
+    *("disclosure", "client_seconds"),
 )
 
 

@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from fedaf.client.serving import Admission, serve
 from fedaf.client.state import ClientState
 from fedaf.engine import EagerEngine
-from fedaf.protocol import DeadlineExceeded, Delivery, Failed, Listener, Phase, Request, Shard, Silent, Tensors
+from fedaf.protocol import DeadlineExceeded, Delivery, Failed, Listener, Phase, Request, Shard, Silent, Tensors, Vault
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,17 @@ class LocalTransport:
         shards: Each client's data.
         engine: Computes for all of them.
         admission: The policy of all clients, if there is one.
+        vault: Returns a client's vault for a request, in runs with differential privacy.
     """
 
-    def __init__(self, shards: Mapping[str, Shard], engine: EagerEngine, admission: Admission | None = None) -> None:
-        self._shards, self._engine, self._admission = shards, engine, admission
+    def __init__(
+        self,
+        shards: Mapping[str, Shard],
+        engine: EagerEngine,
+        admission: Admission | None = None,
+        vault: Callable[[str, Request], Vault] | None = None,
+    ) -> None:
+        self._shards, self._engine, self._admission, self._vault = shards, engine, admission, vault
         self._states: dict[str, ClientState] = {}
 
     def clients(self) -> Sequence[str]:
@@ -71,7 +78,7 @@ class LocalTransport:
             else:
                 listener(names[min(served, len(names) - 1)], served * total + done, len(names) * total)
 
-        answers = serve(phase, requests, self._shards, self._states, engine.watch(tick), self._admission)
+        answers = serve(phase, requests, self._shards, self._states, engine.watch(tick), self._admission, self._vault)
         for name, delivery, state in answers:
             self._states[name] = state
             yield name, delivery

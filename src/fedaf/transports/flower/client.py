@@ -14,12 +14,15 @@ from flwr.clientapp import ClientApp
 
 from fedaf.errors import FedafError, Refused
 from fedaf.transports.flower.node import Node
-from fedaf.transports.flower.wire import HELLO, PHASE, from_records, to_records
+from fedaf.transports.flower.wire import HELLO, PHASE, Fact, from_records, to_records
 
 if TYPE_CHECKING:
     from fedaf.client.serving import ClientSite
 
 log = logging.getLogger(__name__)
+
+#: The ledger of differential privacy, in the folder of a client's state.
+LEDGER_FOLDER = "privacy"
 
 
 def client_app(open_site: Callable[[Node, str], "ClientSite"]) -> ClientApp:
@@ -69,6 +72,8 @@ def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str],
     from fedaf.client.left_out import left_out
     from fedaf.client.serving import serve
     from fedaf.client.state_folder import StateFolder
+    from fedaf.client.vault import vaults
+    from fedaf.privacy.ledger import Ledger
     from fedaf.protocol import Replied, Request
 
     imported = time.monotonic()
@@ -85,9 +90,12 @@ def _work(data: bytes, node: Node, config: str, open_site: Callable[[Node, str],
             omitted = left_out(site.method, {node.client: site.shard.counts}, site.admission)
             if omitted is not None and (sentence := omitted.sentence(site.admission.method_name)):
                 log.info("%s", sentence)
-        _, delivery, state = next(serve(phase, {node.client: request}, shards, kept, engine, site.admission))
+        ledger = Ledger(node.folder / LEDGER_FOLDER)
+        vault = vaults(site.method, lambda _: ledger, site.admission.policy)
+        _, delivery, state = next(serve(phase, {node.client: request}, shards, kept, engine, site.admission, vault))
         states.write(state)  # before the reply, so that what was sent is always counted
     if not isinstance(delivery, Replied):
         return to_records(failure=delivery.reason)
     seconds = {"import": imported - started, **site.seconds, "work": time.monotonic() - opened}
-    return to_records(delivery.payload.encode(), run=request.run, round=request.round, phase=request.phase, **seconds)
+    facts: dict[str, Fact] = {"run": request.run, "round": request.round, "phase": request.phase, **seconds}
+    return to_records(delivery.payload.encode(), **facts, publishable=delivery.publishable)

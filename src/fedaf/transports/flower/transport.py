@@ -98,7 +98,8 @@ def _delivery(phase: Phase, request: Request, reply: Message, client: str, elaps
         payload = Payload.decode(data, max_bytes=phase.schema(request.ask).max_bytes)
     except Refused as refusal:
         return Failed.from_error(refusal)
-    return Replied(payload, {"elapsed": elapsed, **{part: _seconds(facts.get(part), elapsed) for part in _PARTS}})
+    seconds = {"elapsed": elapsed, **{part: _seconds(facts.get(part), elapsed) for part in _PARTS}}
+    return Replied(payload, seconds, publishable=facts.get("publishable") is True)
 
 
 def _seconds(reported: Fact | None, elapsed: float) -> float:

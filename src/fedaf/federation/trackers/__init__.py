@@ -1,0 +1,1 @@
+"""Trackers: observers that send a run to TensorBoard, MLflow or Weights & Biases, one file each."""
