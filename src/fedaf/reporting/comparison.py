@@ -157,10 +157,11 @@ def audit(runs: Sequence[Figures]) -> str:
     if not audits:
         return ""
     worst = {name: over(audit[name] for audit in audits) for name, over in _AUDITED.items()}
+    copied = [audit["copied"] for audit in audits if "copied" in audit]  # older runs do not have it
     return (
         f"{worst['psnr_mean']:.1f} / {worst['psnr_max']:.1f} dB, {100 * worst['from_source']:.0f} % "
         f"({worst['held_out_psnr_mean']:.1f} / {worst['held_out_psnr_max']:.1f} dB, "
-        f"{100 * worst['held_out_from_source']:.0f} %)"
+        f"{100 * worst['held_out_from_source']:.0f} %)" + (f", copied {100 * max(copied):.1f} %" if copied else "")
     )
 
 

@@ -1,5 +1,6 @@
 """Figures of runs and of data sets."""
 
+import io
 import json
 import textwrap
 import warnings
@@ -7,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -15,11 +16,15 @@ from PIL import Image
 from fedaf.data.dataset import DataSet
 from fedaf.data.statistics import spread
 from fedaf.federation.run_directory import CONDENSED, INDEX, PARTITION, RESULT
+from fedaf.privacy.neighbours import Neighbours
 from fedaf.protocol import UserError
+from fedaf.reporting.colours import COLOURS, OTHER_COLOURS, REFERENCES, THICK
 from fedaf.reporting.tables import by_method, title_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_Target = TypeVar("_Target", Path, io.BytesIO)
 
 _GALLERY_ROWS = 40
 _SHEET_ROWS = 20
@@ -29,27 +34,6 @@ _MOST_NAMES = 30  # clients whose names fit below an axis
 _LONGEST_NAME = 20
 _LONGEST_TITLE = 70  # characters of a line
 _LARGEST_BUBBLE = 220  # area in square points
-#: The colour of each method in every figure. FedAF and FedAF+ have thick lines.
-_COLOURS = {
-    "fedaf-plus": "tab:red",
-    "fedaf": "tab:blue",
-    "feddm": "tab:green",
-    "fedavg": "black",
-    "fedprox": "tab:orange",
-    "fedbn": "tab:brown",
-    "moon": "tab:purple",
-    "feddyn": "tab:cyan",
-    "fedgen": "tab:pink",
-    "scaffold": "gold",
-    "fednova": "limegreen",
-    "fedavgm": "slategray",
-    "fedadam": "magenta",
-    "fedyogi": "tan",
-}
-#: References are grey and never solid.
-_REFERENCES = {"pooled": ("dimgrey", "--"), "local": ("darkgrey", "-.")}
-_THICK = {"fedaf-plus": 2.6, "fedaf": 2.0}
-_OTHER_COLOURS = ("tab:gray", "tab:olive", "darkgoldenrod", "navy", "teal", "indigo", "darkred", "lightcoral")
 _REPORTED = {
     *("dataset", "partition", "alpha", "clients", "rounds", "seed", "method", "curve", "best_accuracy"),
     *("last_accuracy", "seconds", "upload_bytes_per_client_round", "download_bytes_per_client_round"),
@@ -127,11 +111,11 @@ def _seed_curves(
     second line of a method is dashed. ``chance`` is the accuracy of guessing, a dotted line.
     """
     figure, axes = _new_figure(6.4 + _LEGEND_INCHES * max(map(len, by_label)), 4.0)
-    others, drawn = cycle(_OTHER_COLOURS), set()
+    others, drawn = cycle(OTHER_COLOURS), set()
     for label, of_seeds in by_label.items():
         method = (methods or {}).get(label, "")
-        colour, line = _REFERENCES.get(method) or (_COLOURS.get(method) or next(others), "-")
-        style = {"color": colour, "linewidth": _THICK.get(method, 1.2), "linestyle": "--" if colour in drawn else line}
+        colour, line = REFERENCES.get(method) or (COLOURS.get(method) or next(others), "-")
+        style = {"color": colour, "linewidth": THICK.get(method, 1.2), "linestyle": "--" if colour in drawn else line}
         drawn.add(colour)
         values = np.array(of_seeds, np.float64)
         rounds = np.arange(1, values.shape[1] + 1)
@@ -274,11 +258,32 @@ def contact_sheet(data: DataSet, path: Path, *, columns: int = 10) -> Path:
     return _sheet(labels, strips, f"{data.name}{left_out}", path)
 
 
-def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path: Path) -> Path:
+def beside_nearest(found: Sequence[Neighbours], class_names: Sequence[str]) -> bytes:
+    """Draw each shared image beside the private images that are nearest to it, as a PNG for the owner of the data."""
+    labels, strips = [], []
+    most = max((len(each.nearest) for each in found), default=0)
+    for each in found[:_GALLERY_ROWS]:
+        name = class_names[each.label] if each.label < len(class_names) else str(each.label)
+        labels.append(f"{name}: {', '.join(f'{psnr:.1f}' for psnr in each.psnr)} dB")
+        _, height, width = each.shared.shape
+        strip = np.full((height + 1, (most + 1) * (width + 1) + 3, 3), 255, np.uint8)
+        for column, image in enumerate([each.shared, *each.nearest]):
+            left = column * (width + 1) + (3 if column else 0)  # a gap after the shared image
+            pixels = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
+            strip[:height, left : left + width] = pixels.permute(1, 2, 0).numpy()
+        strips.append(strip)
+    title = "shared, and the nearest private"
+    buffer = io.BytesIO()
+    _sheet(labels, strips, title, buffer)
+    return buffer.getvalue()
+
+
+def _sheet(labels: Sequence[str], strips: Sequence[np.ndarray], title: str, path: _Target) -> _Target:
     """Draw rows of images with a label beside each row."""
     whole = np.concatenate(strips)
     height = len(strips) * min(0.6, max(0.28, len(strips[0]) / _DPI)) + 0.6
-    figure, axes = _new_figure(max(3.0, min(12.0, 1.4 + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
+    beside = max(1.4, 0.3 + _LEGEND_INCHES * max(map(len, labels)))
+    figure, axes = _new_figure(max(3.0, min(12.0, beside + (height - 0.6) * whole.shape[1] / whole.shape[0])), height)
     axes.imshow(whole, interpolation="nearest")
     axes.set_xticks([])
     middles = [(i + 0.5) * whole.shape[0] / len(strips) for i in range(len(strips))]
@@ -322,13 +327,13 @@ def _plain(name: str) -> str:
 
 
 def _new_figure(width: float, height: float) -> "tuple[Figure, Any]":
-    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+    from fedaf.reporting.notebook import NotebookFigure  # without pyplot: no display, no global state
 
-    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
+    figure = NotebookFigure(figsize=(width, height), dpi=_DPI, layout="constrained")
     return figure, figure.subplots()
 
 
-def _save(figure: Any, path: Path) -> Path:
+def _save(figure: Any, path: _Target) -> _Target:
     with warnings.catch_warnings():  # a letter that the font lacks is drawn as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
         figure.savefig(path)

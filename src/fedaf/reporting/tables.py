@@ -163,17 +163,26 @@ def _bytes(values: Iterable[float | None]) -> str:
 
 def title_of(results: Sequence[Result]) -> str:
     """Return the setting of runs, for example ``digits, 10 clients, Dirichlet 0.02, 10 rounds, seed 0``."""
-    result = results[0]
+    return ", ".join([*setting_of(results[0]), counted(results[0]["rounds"], "round"), seeds_of(results)])
+
+
+def seeds_of(results: Sequence[Result]) -> str:
+    """Return ``seed 0``, or the number of seeds of runs."""
     seeds = list(dict.fromkeys(one["seed"] for one in results))
-    clients, rounds = _counted(result["clients"], "client"), _counted(result["rounds"], "round")
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+
+
+def setting_of(result: Result) -> list[str]:
+    """Return the data set of a run, its number of clients and its split, for people."""
+    clients = counted(result["clients"], "client")
     split = f"Dirichlet {result['alpha']:g}" if result["alpha"] is not None else result["partition"]
-    setting = [result["dataset"], clients, _SPLITS.get(split, split)]
     if result["dataset"] == NO_DATA:  # clients brought their data, so there was no split
-        setting = ["own data", clients]
-    return ", ".join([*setting, rounds, f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"])
+        return ["own data", clients]
+    return [result["dataset"], clients, _SPLITS.get(split, split)]
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: ``1 round``, ``2 rounds``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
@@ -264,15 +273,44 @@ def disclosure_sentence(result: Mapping[str, Any]) -> str | None:
     )
 
 
+def privacy_sentence(result: Mapping[str, Any]) -> str | None:
+    """Describe the guarantee of differential privacy; ``None`` for runs without it."""
+    privacy = result.get("privacy")
+    if not privacy:
+        return None
+    if privacy["simulated"]:
+        return f"{privacy['warning']}. Leave it out for differential privacy with epsilon {privacy['epsilon']:g}."
+    return (
+        f"What {result['method']} shared has differential privacy: epsilon {privacy['epsilon']:g}, delta "
+        f"{privacy['delta']:g} for {privacy['unit']} ({privacy['neighbours']}; if one is replaced: epsilon "
+        f"{privacy['replace_one_epsilon']:.3g}).{_spent(privacy)} docs/explanation/differential-privacy.md says what "
+        "this promises."
+    )
+
+
+def _spent(privacy: Mapping[str, Any]) -> str:
+    """Say what clients have spent in all, if it is more than this run should cost."""
+    most = max(privacy.get("spent_epsilon", {}).values(), default=0.0)
+    if most <= privacy["epsilon"] * (1 + 1e-6):
+        return ""
+    return f" Over all runs and interrupted releases of its ledger, a client has spent up to epsilon {most:.3g}."
+
+
 def audit_sentence(result: Mapping[str, Any]) -> str | None:
     """Describe the copy audit; ``None`` for methods that share no images."""
     audit = result.get("copy_audit")
     if not audit:
         return None
-    return (
+    sentence = (
         f"Copy audit of {result['method']}: the similarity of a shared image to the nearest private image "
         f"(PSNR, higher is closer) is {audit['psnr_mean']:.1f} dB on average and at most {audit['psnr_max']:.1f} dB. "
         f"For real images among each other it is {audit['held_out_psnr_mean']:.1f} and "
         f"{audit['held_out_psnr_max']:.1f} dB. For {100 * audit['from_source']:.0f} % of the shared images the nearest "
         f"private image is one they were made from ({100 * audit['held_out_from_source']:.0f} % by chance)."
+    )
+    if "copied" not in audit:  # a run from before this was measured
+        return sentence
+    return (
+        f"{sentence} {100 * audit['copied']:.1f} % of the shared images, or a part of them, stand out as similar to a "
+        "single private image, also if shifted, mirrored or recoloured (up to 3 % by chance)."
     )
