@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 import fedaf
-from fedaf.federation.observer import Observer
+from fedaf.federation.observer import Observer, StopRun
 from fedaf.methods.fedavg import FedAvg
-from fedaf.reproduce.archive import Archive, Conditions, config_of, publish
+from fedaf.reproduce.archive import Archive, Conditions, publish
+from fedaf.reproduce.cells import config_of
 from fedaf.reproduce.report import render
 from fedaf.reproduce.running import Reproduction
 from support.digit_cells import FEDAF, FEDAVG, FEDAVG_1, TABLE, places, reproduced
@@ -122,12 +123,9 @@ def test_the_archive_keeps_the_confusion_matrices_of_the_last_and_the_best_round
 
 
 def test_a_run_that_another_version_began_is_not_continued(tmp_path, monkeypatch):
-    class Stop(Exception):
-        pass
-
     class StopAfterOne(Observer):
         def round_ended(self, metrics) -> None:
-            raise Stop
+            raise StopRun
 
     tally, _ = reproduced([FEDAVG], tmp_path, observer=StopAfterOne())
     assert list(tally.failed) == [FEDAVG]

@@ -141,6 +141,12 @@ def test_an_accuracy_table_has_the_mean_the_difference_and_the_audit():
     audit = "10.0 / 25.0 dB, 50 % (11.0 / 20.0 dB, 10 %)"
     of_all = "25.00 ± 2.36"  # means of the three rounds there are: 26.67 and 23.33
     assert row == ["30.00 ± 2.00", "35.00 ± 7.07", "2", "+5.00", of_all, "25.00 ± 7.07", "2.00", audit]
+    copies = [
+        {**run, "copy_audit": {**run["copy_audit"], "copied": share}}
+        for run, share in zip(runs, (0.01, 0.034), strict=True)
+    ]
+    assert comparison.audit(copies) == f"{audit}, copied 3.4 %"
+    assert comparison.audit([runs[0], copies[1]]).endswith(", copied 3.4 %")  # older runs do not have it
     early = rows(comparison.accuracy_table([Row("a", runs[:1], (30.0, None))], within=1))["a"]
     assert early[:6] == ["30.00", "10.00", "1", "-20.00", "10.00", "10.00"]
 

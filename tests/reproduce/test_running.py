@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 
 from fedaf.federation.observer import Observer
-from fedaf.reproduce.archive import NOT_RECORDED, Archive, Run, config_of, identity
-from fedaf.reproduce.cells import Cell
+from fedaf.reproduce.archive import NOT_RECORDED, Archive, Run
+from fedaf.reproduce.cells import Cell, config_of
 from fedaf.reproduce.order import Filter, plan
-from fedaf.reproduce.pace import Pace
-from fedaf.reproduce.running import Audience, Reproduction
+from fedaf.reproduce.running import Reproduction
 from fedaf.sweep.budget import Budget
+from fedaf.sweep.identity import identity
+from fedaf.sweep.pace import Pace
+from fedaf.sweep.running import Audience
 from support import ROOT, TESTS
 from support.commandline import assert_one_sentence
 from support.digit_cells import BROKEN, FEDAF, FEDAVG, FEDAVG_1, places, reproduced
+from support.reports import Content
 
 RESULTS = ROOT / "results"
 FILES = ["config.toml", "counts.json", "metrics.jsonl", "result.json"]
@@ -283,6 +286,9 @@ def test_the_command_runs_what_there_are_data_for(call, tmp_path):
     assert (code, err) == (0, "")
     assert "cifar100 is not in data, so 1 of the runs must wait" in out
     assert "1 of 2 runs are in results." in out
+    assert "The report is in runs/reproduce/report-communication.html." in out
+    page = Content(tmp_path / "runs" / "reproduce" / "report-communication.html")
+    assert {"summary", "holdings", "costs"} <= set(page.sections)
     run = tmp_path / "results" / "cifar10-alpha0.1" / "fedaf-upload-seed0"
     assert sorted(path.name for path in run.iterdir()) == FILES
     code, out, err = call("reproduce", *choice, "--list")

@@ -4,10 +4,10 @@ import pytest
 
 from fedaf.data.registry import DATASETS
 from fedaf.methods.registry import PAPER_METHODS
-from fedaf.reproduce.archive import config_of, identity
-from fedaf.reproduce.cells import Cell
+from fedaf.reproduce.cells import Cell, config_of
 from fedaf.reproduce.order import Filter, plan
 from fedaf.reproduce.tables import ALPHAS, CONTROLS, CORE, LABEL_SKEW, METHODS, paper, tables
+from fedaf.sweep.identity import identity
 from support.errors import raises
 
 ALL = plan("all", Filter())

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from fedaf.federation.observer import Observer
 from fedaf.reproduce.cells import Cell, Line, Section, Table
-from fedaf.reproduce.running import Audience, Places, Reproduction, Tally
+from fedaf.reproduce.running import Places, Reproduction
 from fedaf.sweep.budget import Budget
+from fedaf.sweep.running import Audience, Tally
 
 SMALL = (("model.width", 8), ("partition.clients", 3), ("run.threads", 1))
 FEDAVG = Cell("digits", 0.1, "fedavg", 0, (("local_epochs", 1),), rounds=3, more=SMALL)
@@ -32,7 +33,7 @@ def places(folder: Path) -> Places:
 
 def reproduced(
     cells: list[Cell], folder: Path, *, observer: Observer | None = None, budget: Budget | None = None
-) -> tuple[Tally, list[str]]:
+) -> tuple[Tally[Cell], list[str]]:
     """What came of running these cells, and what was said."""
     said: list[str] = []
     watching = observer or Observer()

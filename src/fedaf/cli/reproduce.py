@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Column, Table
 
 from fedaf.cli.options import Flags, Quiet, Verbose, split, with_flags
 from fedaf.cli.terminal import Terminal, continued_by, print_line, this_command
@@ -16,7 +14,9 @@ from fedaf.reproduce.order import Filter, plan
 from fedaf.reproduce.tables import SEEDS
 
 if TYPE_CHECKING:
-    from fedaf.reproduce.running import Reproduction, Tally
+    from fedaf.reproduce.cells import Cell
+    from fedaf.reproduce.running import Reproduction
+    from fedaf.sweep.running import Tally
 
 _SOME_FAILED = 1
 _RESULTS, _WORK, _DOCS = Path("results"), Path("runs/reproduce"), Path("docs")
@@ -82,20 +82,22 @@ def reproduce(
     if table is not None:
         alphas, chosen_seeds = _numbers("--alpha", alpha, float), _numbers("--seeds", seeds, int) or SEEDS
         cells = plan(table, Filter(split(dataset), alphas, split(methods), chosen_seeds))
-        from fedaf.reproduce.running import Audience, Places, Reproduction
+        from fedaf.reproduce.running import Places, Reproduction
         from fedaf.sweep.budget import Budget
+        from fedaf.sweep.running import Audience
 
         time = Budget(budget)
         places = Places(results, work, data_dir or Path("data"), device, ENGINES.canonical(engine), precision)
         reproduction = Reproduction(cells, places)
         say(*reproduction.archive.damaged.values())
         if list_:
-            terminal.console.print(_listed(reproduction))
+            terminal.console.print(reproduction.table())
             say(*_without_data(reproduction))
         else:
             with continued_by(this_command()):
                 tally = reproduction.run(time, Audience(terminal.say, terminal.observer, terminal.prepare), jobs=jobs)
             say(*_ending(reproduction, tally, quiet=quiet))
+            say(*_report(reproduction, table))
             failed = bool(tally.failed)
     if render:
         from fedaf.reproduce.report import render as write
@@ -113,21 +115,6 @@ def _numbers(flag: str, given: str | None, kind: type[Any]) -> tuple[Any, ...]:
         raise UserError(f"{flag} is {given!r}; expected {what}.", code="FEDAF-REPRODUCE-FILTER") from None
 
 
-def _listed(reproduction: "Reproduction") -> Table:
-    from fedaf.reporting.tables import duration
-    from fedaf.reproduce.archive import config_of
-
-    left = Column("time left", justify="right", no_wrap=True)
-    shown = Table(Column("run", overflow="fold"), Column("state", no_wrap=True), left, box=SIMPLE, padding=(0, 1, 0, 0))
-    for cell in reproduction.cells:
-        done, rounds = cell in reproduction.done, reproduction.rounds_done(cell)
-        begun = f"round {rounds} of {config_of(cell).run.rounds}" if rounds else "open"
-        state = "done" if done else begun if reproduction.has_data(cell) else "no data"
-        seconds = None if done else reproduction.seconds_left(cell)
-        shown.add_row(cell.directory, state, "" if seconds is None else duration(seconds))
-    return shown
-
-
 def _without_data(reproduction: "Reproduction") -> list[str]:
     """Return a line for each data set that is missing."""
     count, where = Counter(cell.dataset for cell in reproduction.without_data), reproduction.places.data_dir
@@ -135,12 +122,22 @@ def _without_data(reproduction: "Reproduction") -> list[str]:
     return [f"{name} is not in {where}, so {runs} {wait}." for name, runs in count.items()]
 
 
-def _ending(reproduction: "Reproduction", tally: "Tally", *, quiet: bool) -> list[str]:
+def _report(reproduction: "Reproduction", table: str) -> list[str]:
+    """Write the report of the finished runs of a table beside the unfinished ones, and say where it is."""
+    from fedaf.reporting.html import write_report
+    from fedaf.reproduce.archive import Archive
+
+    archive, places = Archive(reproduction.places.results), reproduction.places
+    found = [archive.find(cell, engine=places.engine, precision=places.precision) for cell in reproduction.cells]
+    if not (runs := list(dict.fromkeys(run.path for run in found if run is not None))):
+        return []
+    places.work.mkdir(parents=True, exist_ok=True)
+    out = places.work / f"report-{table}.html"
+    return [f"The report is in {write_report(runs, out, title=f'fedaf reproduce {table}')}."]
+
+
+def _ending(reproduction: "Reproduction", tally: "Tally[Cell]", *, quiet: bool) -> list[str]:
     """Return the closing lines: results and what is left."""
-    failures = [f"{cell.directory} failed: {reason}" for cell, reason in tally.failed.items()] if quiet else []
-    finished = len(reproduction.done) + len(tally.finished)
-    done = f"{finished} of {len(reproduction.cells)} runs are in {reproduction.places.results}"
-    rest = f"; {reproduction.time_left(tally.left)}: the same command continues" if tally.left else ""
-    failed = f"; {len(tally.failed)} failed" if tally.failed else ""
-    busy = f"; {len(tally.busy)} are being run by another process" if tally.busy else ""
-    return [*failures, *_without_data(reproduction), f"{done}{failed}{busy}{rest}."]
+    failures = tally.failures if quiet else []
+    done = reproduction.closing(tally, where=f"in {reproduction.places.results}")
+    return [*failures, *_without_data(reproduction), done]

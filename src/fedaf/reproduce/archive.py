@@ -5,45 +5,23 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedaf import config as configuration
 from fedaf.common.files import write_atomically
-from fedaf.config import Config
-from fedaf.data.registry import PARTITIONS
 from fedaf.engine.registry import ENGINES
 from fedaf.errors import UserError
 from fedaf.federation.metrics import CONFUSION
-from fedaf.federation.run_directory import CONFIG, METRICS, PARTITION, RESULT, read_metrics
+from fedaf.federation.run_directory import CONFIG, COUNTS, METRICS, PARTITION, RESULT, read_metrics
 from fedaf.methods.registry import METHODS
 from fedaf.reporting.figures import read_result
 from fedaf.reproduce.cells import Cell
-
-COUNTS = "counts.json"
-
-# Settings that have no effect on the numbers of a run. Engine and precision do: they are part of its conditions.
-_NO_EFFECT = {
-    *("run.device", "run.engine", "run.precision", "run.threads", "run.clients_at_once", "run.memory_budget_mib"),
-    "run.keep_checkpoints",
-    *("data.dir", "data.max_unreadable", "partition.max_redraws"),
-}
+from fedaf.runs.assembly import config_of_run
+from fedaf.sweep.identity import Identity, differences, identity
 
 _IGNORED = "it is ignored, and its cell counts as open"
 
-Identity = Mapping[str, str]
 _Key = frozenset[tuple[str, str]]
-
-
-def identity(config: Config) -> Identity:
-    """Return the settings that change the numbers of a run, by their full names."""
-    idle = set(_NO_EFFECT)
-    if (kind := config.partition.kind) != "auto":
-        used = {"kind", *PARTITIONS.find(kind).uses}
-        idle |= {f"partition.{name}" for name in type(config.partition).model_fields if name not in used}
-    settings = {name: value for name, value, _ in configuration.describe(config) if name not in idle}
-    return {**settings, "method.name": config.method_name}
 
 
 @dataclass(frozen=True, order=True)
@@ -60,23 +38,6 @@ class Conditions:
 
 #: Of runs that do not say what computed them: they cannot be compared with others.
 NOT_RECORDED = Conditions("unknown", "unknown", 0)
-
-
-@lru_cache(maxsize=4096)
-def config_of(cell: Cell) -> Config:
-    """Return the complete configuration of a cell."""
-    return configuration.build(cell.settings, preset="paper")
-
-
-@lru_cache(maxsize=4096)
-def identity_of(cell: Cell) -> Identity:
-    """Return the settings of a cell that change its numbers."""
-    return identity(config_of(cell))
-
-
-def read_config(run: Path) -> Config:
-    """Read the configuration that a run directory keeps."""
-    return configuration.build(configuration.read_toml(run / CONFIG))
 
 
 @dataclass(frozen=True)
@@ -96,13 +57,11 @@ class Run:
 
     def differences(self, cell: Cell) -> list[str]:
         """Describe every setting that is not that of the cell."""
-        wanted, found = identity_of(cell), self.identity
-        names = sorted({name for name, _ in wanted.items() ^ found.items()})
-        return [f"{name} is {found.get(name, 'unset')}, not {wanted.get(name, 'unset')}" for name in names]
+        return differences(self.identity, cell.identity)
 
     def same_split(self, cell: Cell) -> bool:
         """Return whether its clients hold the same samples as those of the cell."""
-        wanted, prefixes = identity_of(cell), ("data.", "partition.", "run.seed")
+        wanted, prefixes = cell.identity, ("data.", "partition.", "run.seed")
         return all(self.identity.get(name) == wanted[name] for name in wanted if name.startswith(prefixes))
 
 
@@ -136,7 +95,7 @@ class Archive:
 
     def all_of(self, cell: Cell) -> list[Run]:
         """Return the runs of a cell: one for each set of conditions, the first if a run was repeated."""
-        return list(self._counted.get(_key(identity_of(cell)), {}).values())
+        return list(self._counted.get(_key(cell.identity), {}).values())
 
     def find(self, cell: Cell, *, engine: str = "auto", precision: str = "auto") -> Run | None:
         """Return a run of the cell by the current version of its method; ``auto`` accepts any engine or precision."""
@@ -151,7 +110,7 @@ class Archive:
 
         The reason names the nearest cell and how the run differs from it, or the run that is used in its place.
         """
-        known = {_key(identity_of(cell)) for cell in cells}
+        known = {_key(cell.identity) for cell in cells}
         for run in self.runs:
             key = _key(run.identity)
             counted = self._counted.get(key, {}).get(run.conditions)
@@ -181,7 +140,7 @@ def publish(work: Path, folder: Path, cell: Cell) -> Path:
     Returns:
         The directory of the run in the archive.
     """
-    config = read_config(work)
+    config = config_of_run(work)
     config = replace(config, data=config.data.model_copy(update={"dir": "data"}))
     conditions = _conditions(read_result(work))
     target = _free(folder / cell.directory, cell, conditions)
@@ -216,7 +175,7 @@ def _free(path: Path, cell: Cell, conditions: Conditions) -> Path:
 def _may_replace(path: Path, cell: Cell, conditions: Conditions) -> bool:
     """Whether a directory holds the same run, or a damaged one with the same settings."""
     try:
-        if identity(read_config(path)) != identity_of(cell):
+        if identity(config_of_run(path)) != cell.identity:
             return False
     except UserError:
         return False
@@ -232,7 +191,7 @@ def read_run(path: Path) -> Run:
     Raises:
         UserError: If the run is damaged or incomplete.
     """
-    config = read_config(path)
+    config = config_of_run(path)
     figures = read_result(path, advice=_IGNORED)
     if missing := sorted({"versions", "device", "model"} - figures.keys()):
         raise _damaged(path / RESULT, f"it has no {', '.join(missing)}")

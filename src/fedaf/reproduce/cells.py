@@ -5,10 +5,14 @@ A cell is one run. A cell that appears in several tables is run once.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from fedaf import config as configuration
+from fedaf.config import Config
 from fedaf.data.registry import DATASETS, spec_of
 from fedaf.methods.registry import METHODS
+from fedaf.sweep.identity import Identity, identity
 
 _NAMES = {
     "convnet": "ConvNet",
@@ -85,6 +89,28 @@ class Cell:
             table, _, key = path.partition(".")
             tables.setdefault(table, {})[key] = list(value) if isinstance(value, tuple) else value
         return tables
+
+    @property
+    def config(self) -> Config:
+        """Its complete configuration."""
+        return config_of(self)
+
+    @property
+    def identity(self) -> Identity:
+        """The settings that change its numbers."""
+        return identity_of(self)
+
+
+@lru_cache(maxsize=4096)
+def config_of(cell: Cell) -> Config:
+    """Return the complete configuration of a cell."""
+    return configuration.build(cell.settings, preset="paper")
+
+
+@lru_cache(maxsize=4096)
+def identity_of(cell: Cell) -> Identity:
+    """Return the settings of a cell that change its numbers."""
+    return identity(config_of(cell))
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedaf.federation.observer import Observer
+from fedaf.federation.observer import Observer, StopRun
 
 
-class BudgetSpent(Exception):
+class BudgetSpent(StopRun):
     """The time budget is used up; the last round is checkpointed."""
 
 

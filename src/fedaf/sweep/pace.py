@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from fedaf.reproduce.archive import Identity, Run, identity_of
-from fedaf.reproduce.cells import Cell
+from fedaf.sweep.cells import Cell, FinishedRun
+from fedaf.sweep.identity import Identity
 
 _Kind = frozenset[tuple[str, str]]
 
@@ -12,14 +12,14 @@ class Pace:
     """Seconds of a run, estimated from runs on the same device with the same settings except seed, or except seed and
     split."""
 
-    def __init__(self, device: str, runs: Iterable[Run] = ()) -> None:
+    def __init__(self, device: str, runs: Iterable[FinishedRun] = ()) -> None:
         self._device = device
         self._seconds: dict[_Kind, list[float]] = {}
         self._estimates: dict[_Kind, float] = {}
         for run in runs:
             self.learn(run)
 
-    def learn(self, run: Run) -> None:
+    def learn(self, run: FinishedRun) -> None:
         """Take a finished run into account, if it was made on this device."""
         if run.figures["device"] == self._device:
             for kind in _kinds(run.identity):
@@ -27,11 +27,11 @@ class Pace:
 
     def assume(self, cell: Cell, seconds: float) -> None:
         """Use an estimate until a similar run is finished."""
-        self._estimates[_kinds(identity_of(cell))[1]] = seconds
+        self._estimates[_kinds(cell.identity)[1]] = seconds
 
     def seconds(self, cell: Cell) -> float | None:
         """Return the mean of the most similar runs, or ``None`` if nothing is known."""
-        without_seed, without_split = _kinds(identity_of(cell))
+        without_seed, without_split = _kinds(cell.identity)
         found = self._seconds.get(without_seed) or self._seconds.get(without_split)
         return sum(found) / len(found) if found else self._estimates.get(without_split)
 
