@@ -19,7 +19,7 @@ from fedaf.data.pixels import normalise
 from fedaf.data.sets.digits import SPEC
 from fedaf.errors import InUse
 from fedaf.federation.events import EventReader
-from fedaf.federation.observer import Observer
+from fedaf.federation.observer import Observer, StopRun
 from fedaf.federation.summary import flat
 from fedaf.reporting.progress import LiveProgress, PlainProgress, display
 from support.errors import raises
@@ -197,7 +197,9 @@ def test_a_result_predicts_and_plots(whole):
     predicted = whole.predict(digits.images[:50])
     expected = whole.trained.module(normalise(digits.images[:50], *NORMALISATION)).argmax(1)
     assert predicted == [str(label) for label in expected.tolist()]
-    (axes,) = whole.plot().axes
+    figure = whole.plot()
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
+    (axes,) = figure.axes
     line = next(line for line in axes.lines if line.get_label() == "fedavg")
     assert line.get_ydata().tolist() == whole.curve
 
@@ -298,10 +300,10 @@ def test_a_comparison_on_domains_has_one_split_also_after_it_is_resumed(tmp_path
 def test_a_run_whose_round_failed_has_ended(tmp_path):
     class Fail(Observer):
         def round_started(self, round):
-            raise RuntimeError("the user's own error")
+            raise StopRun
 
     active = fedaf.start(**SMALL, observer=Fail())
-    with pytest.raises(RuntimeError):
+    with pytest.raises(StopRun):
         next(active)
     for call_again in (active.__next__, active.result):
         with raises("FEDAF-RUN-ENDED"):
@@ -312,7 +314,8 @@ def test_a_failed_extension_leaves_the_run_as_it_was(tmp_path):
     run = tmp_path / "run"
     fedaf.run(**{**SMALL, "rounds": 1}, out=run)
     before = {name: (run / name).read_bytes() for name in ("config.toml", "result.json")}
-    (run / "round-1" / "model.safetensors").write_bytes(b"damaged")
+    for round in (0, 1):
+        (run / f"round-{round}" / "model.safetensors").write_bytes(b"damaged")
     with raises("FEDAF-RUN-NO-CHECKPOINT"):
         fedaf.resume(run, rounds=3)
     assert {name: (run / name).read_bytes() for name in before} == before

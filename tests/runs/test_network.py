@@ -349,6 +349,8 @@ def test_a_run_goes_on_where_it_was_stopped_and_says_when_it_is_finished(connect
 
     play(text(), str(out), connect)
     assert f"{out} is finished" in caplog.text
+    play(text(run={"device": "cpu", "rounds": len(metrics), "track": ["support.observers:Diary"]}), str(out), connect)
+    assert (out / "diary.txt").read_text().endswith(f"{len(metrics)} rounds done, seed 0\nfinished\n")
     with raises("FEDAF-RUN-OTHER-SETTINGS"):
         play(text(model={"width": 4}), str(out), connect)
     with raises("FEDAF-RUN-NO-DIRECTORY"):
@@ -367,12 +369,12 @@ def test_a_run_over_a_network_writes_events_and_also_says_why_it_could_not_start
     play(text(), str(out), connect)
     events = EventReader(out).read()[1:]
     assert [event["event"] for event in events if event["event"] != "phase_started"] == [
-        "started",
+        *("described", "started"),
         *["round_started", "round_ended"] * 2,
         "ended",
     ]
     assert [event["name"] for event in events if event["event"] == "phase_started"] == ["fit", "server", "evaluate"] * 2
-    assert events[0]["phases"] == 2
+    assert events[1]["phases"] == 2
 
 
 @pytest.mark.parametrize(

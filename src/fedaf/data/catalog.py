@@ -65,6 +65,7 @@ def load(
     spec: DatasetSpec | None = None,
     columns: Columns = Columns(),  # noqa: B008
     given: object = None,
+    needs_test: bool = True,
 ) -> DataSet:
     """Open a data set. Everything except an uncompressed .npz is converted on first use; the copy is cached.
 
@@ -79,6 +80,8 @@ def load(
             folder may have only some of its classes.
         columns: The columns of a parquet file or of labels.csv that the user names.
         given: The data that were given from Python as ``python:NAME``.
+        needs_test: If not, an .npz file need not have a test split, and no image of a parquet file is held out as one;
+            the test split is then empty.
 
     Raises:
         UserError: If the name is unknown, or the data are missing, damaged or do not fit.
@@ -101,12 +104,18 @@ def load(
         if known and known.load:
             stored.check_size(name, name, known.shape, image_size)
             return _loaded(name, known, checked(known.load(data_dir)))
-        found = _find(name, data_dir, image_size, progress, spec, columns)
+        found = _find(name, data_dir, image_size, progress, spec, columns, needs_test)
         if found is None:
             raise not_found(_missing(name, data_dir, known))
         if isinstance(found, Source):
-            return cache.opened(found, partial(read, shown=found.root))
-        return read(found, shown=found)
+            data = cache.opened(found, partial(read, shown=found.root))
+        else:
+            data = read(found, shown=found)
+        if needs_test and not len(data.test):
+            what = f"{name} has no test split, only training images, as a condensed set has"
+            remedy = "name the data set to test on with --test-dataset, or add x_test and y_test"
+            raise UserError(f"{what}; {remedy}.", code="FEDAF-DATA-NO-TEST")
+        return data
     except Damaged as error:
         expected_arrays = (
             "x_train, y_train, x_test and y_test (or train_images, train_labels, ... as MedMNIST has them)"
@@ -134,12 +143,13 @@ def _find(
     progress: Progress = None,
     spec: DatasetSpec | None = None,
     columns: Columns = Columns(),  # noqa: B008
+    needs_test: bool = True,
 ) -> Source | Path | None:
     """Return a file in the stored form, or how to convert the data to it."""
     if name.startswith(FOLDER):
         return folders.source(Path(name.removeprefix(FOLDER)), image_size, progress, spec, columns)
     if name.startswith(PARQUET):
-        return parquet.source(Path(name.removeprefix(PARQUET)), image_size, progress, spec, columns)
+        return parquet.source(Path(name.removeprefix(PARQUET)), image_size, progress, spec, columns, needs_test)
     known = find_spec(name)
     if known and known.load:
         return None

@@ -57,6 +57,30 @@ def class_names(classes: Sequence[str], count: int) -> tuple[str, ...]:
     return tuple(classes) or tuple(map(str, range(count)))
 
 
+def with_test(data: DataSet, other: DataSet) -> DataSet:
+    """Return data that are tested on another data set, with its normalisation. Domains are no longer known.
+
+    Args:
+        data: The data to train on, such as a condensed set.
+        other: The data set of which the test split is used.
+
+    Raises:
+        UserError: The images have another shape, or the classes are others or in another order.
+    """
+    shapes = [tuple(each.train.images.shape[1:]) for each in (data, other)]
+    names = [class_names(each.classes, each.num_classes) for each in (data, other)]
+    code = "FEDAF-DATA-TEST"
+    if shapes[0] != shapes[1]:
+        what = f"{data.name} has images of shape {shapes[0]}, but data.test is {other.name} with {shapes[1]}"
+        raise UserError(f"{what}; test on the data set that the images were condensed from.", code=code)
+    if names[0] != names[1]:
+        shown = [f"{', '.join(each[:5])}{', ...' if len(each) > 5 else ''}" for each in names]
+        what = f"{data.name} has the classes {shown[0]}, but data.test is {other.name} with {shown[1]}"
+        raise UserError(f"{what}; use the same class names in the same order.", code=code)
+    train, test = replace(data.train, domains=None), Split(other.test.images, other.test.labels)
+    return replace(data, train=train, test=test, mean=other.mean, std=other.std, domains=())
+
+
 def with_validation(data: DataSet, count: int) -> DataSet:
     """Hold out ``count`` training images as the test set, for tuning. They are the same in every run."""
     if count >= len(data.train):

@@ -31,6 +31,12 @@ def to_uint8(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
     return images.detach().sub(shift).div_(scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
+def pixel_range(mean: Sequence[float], std: Sequence[float], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest normalised value of each channel, [C, 1, 1]."""
+    scale, shift = _affine(tuple(mean), tuple(std), device)
+    return shift, shift + 255 * scale
+
+
 @lru_cache(maxsize=64)  # a copy to the device for every batch would make the GPU wait
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return scale and shift by channel, from stored to normalised pixels."""

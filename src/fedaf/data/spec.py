@@ -26,6 +26,9 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 _CUSTOM_MEAN, _CUSTOM_STD = 0.5, 0.25  # constants, because no site of a federation has the whole training split
 
+#: What is said of data whose licence is not known here.
+UNKNOWN_LICENCE = "unknown, ask the source"
+
 #: Called with the number of decoded image files and the number of all files.
 Progress = Callable[[int, int], None] | None
 
@@ -88,6 +91,8 @@ class DatasetSpec:
         origin: Where ``load`` takes the data from, if nothing has to be downloaded.
         files: The official files to download.
         homepage: Where to get the files by hand, if they cannot be downloaded by a program.
+        licence: The licence or terms that its authors state, for cards of what is made from it.
+        source: Who made it and where it is published.
         paper: The paper's settings for presets, in tables ``run``, ``training`` and one for each family of methods.
     """
 
@@ -107,6 +112,8 @@ class DatasetSpec:
     origin: str = ""
     files: tuple[OfficialFile, ...] = ()
     homepage: str = ""
+    licence: str = UNKNOWN_LICENCE
+    source: str = ""
     paper: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property

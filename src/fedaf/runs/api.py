@@ -1,4 +1,4 @@
-"""The Python API: run a federation, follow it round by round, and continue it."""
+"""The Python API: run a federation, follow it round by round, continue it, and condense data."""
 
 import inspect
 import sys
@@ -14,7 +14,7 @@ from torch import nn
 
 from fedaf import config as configuration
 from fedaf.common.naming import nearest
-from fedaf.config import FLAGS
+from fedaf.config import FLAGS, Config
 from fedaf.config.synonyms import meant
 from fedaf.config.tables import MethodTable
 from fedaf.data import in_memory
@@ -27,6 +27,7 @@ from fedaf.models.custom import Factory
 from fedaf.runs.assembly import SharedData
 from fedaf.runs.comparison import Comparison, Plan, check_names, jobs_left, planned, prepare_all
 from fedaf.runs.composition import Play
+from fedaf.runs.condense import Condensation, condense_into, one_owner
 from fedaf.runs.experiment import Experiment, playing, prepare, reopen
 from fedaf.runs.result import RunResult
 
@@ -106,7 +107,7 @@ def run(
     model: str | nn.Module | Factory | None = None,
     out: str | Path | None = None,
     on_round: OnRound | None = None,
-    observer: Observer | None = None,
+    observer: Observer | Sequence[Observer] | None = None,
     progress: bool = False,
     settings: Mapping[str, Any] | None = None,
     **options: Any,
@@ -119,12 +120,12 @@ def run(
         preset: Named values for the data set and the method: ``paper`` or ``quick``.
         dataset: Name of a data set (default: digits), or the data: arrays or tensors
             ``(x_train, y_train, x_test, y_test)``, torch data sets ``(train, test)``, or
-            ``{"clients": {...}, "test": ...}``; docs/data.md lists all forms.
+            ``{"clients": {...}, "test": ...}``; docs/howto/data.md lists all forms.
         model: Name of a model, a network (a copy is trained), or a function of ``(in_channels, image_size,
             num_classes)`` that returns one.
         out: New directory to keep the run in, from which it can be resumed. Unset: nothing stays on disk.
         on_round: Called with the metrics of each round. If it returns ``True``, the run stops and keeps its result.
-        observer: Receives the events of the run.
+        observer: Receives the events of the run; one or several. One that raises is dropped with a warning.
         progress: Show the progress: a bar in a terminal, a line per round elsewhere.
         settings: Any other settings by path: ``{"partition.kind": "iid"}``.
         {flags}
@@ -162,7 +163,7 @@ def start(
     dataset: Any = None,
     model: str | nn.Module | Factory | None = None,
     out: str | Path | None = None,
-    observer: Observer | None = None,
+    observer: Observer | Sequence[Observer] | None = None,
     progress: bool = False,
     settings: Mapping[str, Any] | None = None,
     **options: Any,
@@ -202,7 +203,7 @@ def _started(
     dataset: Any,
     model: str | nn.Module | Factory | None,
     out: str | Path | None,
-    observer: Observer | None,
+    observer: Observer | Sequence[Observer] | None,
     progress: bool,
     settings: Mapping[str, Any] | None,
     **options: Any,
@@ -212,8 +213,10 @@ def _started(
     _refuse_unknown(options, function, [str(given["method"].get("name") or MethodTable().name)])
     config = configuration.build(given, preset=preset)
     configuration.refuse_unused(options, config)
+    _refuse_lost(config, out)
+    observing = _observing(observer, progress)
     experiment = prepare(config, model=network, shared=SharedData(data))
-    return StartedRun(experiment, None if out is None else Path(out), _observing(observer, progress), new=True)
+    return StartedRun(experiment, None if out is None else Path(out), observing, new=True)
 
 
 def resume(
@@ -223,7 +226,8 @@ def resume(
     dataset: Any = None,
     model: nn.Module | Factory | None = None,
     on_round: OnRound | None = None,
-    observer: Observer | None = None,
+    observer: Observer | Sequence[Observer] | None = None,
+    track: str | Sequence[str] | None = None,
     progress: bool = False,
 ) -> RunResult:
     """Resume a run after its last checkpoint. The result equals that of a run that was never interrupted.
@@ -234,7 +238,8 @@ def resume(
         dataset: The data that were passed to ``run``, if it was not a name.
         model: The model that was passed to ``run``, if it was not a name.
         on_round: Called with the metrics of each round. If it returns ``True``, the run stops and keeps its result.
-        observer: Receives the events of the run.
+        observer: Receives the events of the run; one or several. One that raises is dropped with a warning.
+        track: Trackers, in place of those that the run was started with. They also get the rounds that they miss.
         progress: Show the progress: a bar in a terminal, a line per round elsewhere.
 
     Returns:
@@ -248,7 +253,8 @@ def resume(
     Example:
         >>> result = fedaf.resume("runs/digits-fedaf-seed0")
     """
-    experiment = reopen(Path(out), model=model, shared=SharedData(dataset), rounds=rounds)
+    moved = configuration.from_flags(track=track)
+    experiment = reopen(Path(out), model=model, moved=moved, shared=SharedData(dataset), rounds=rounds)
     return _play_all(StartedRun(experiment, Path(out), _observing(observer, progress), new=False), on_round)
 
 
@@ -301,6 +307,7 @@ def compare(
     _refuse_unknown(options, compare, methods)
     runs = planned(methods, given, preset=preset, seeds=seeds)
     configuration.refuse_unused(options, next(iter(runs.values())))
+    _refuse_lost(next(iter(runs.values())), out)
     shared = SharedData(data)
     prepare_one = partial(prepare, model=network, shared=shared)
     plan, prepared = prepare_all(Plan(runs, against), prepare_one)
@@ -318,6 +325,55 @@ def compare(
     return found if out is not None else replace(found, directory=None)
 
 
+@partial(configuration.accepts_flags, without=("clients", "alpha", "participation", "policy", "test_dataset", "track"))
+def condense(
+    *,
+    preset: str = "paper",
+    dataset: Any = None,
+    model: str | nn.Module | Factory | None = None,
+    out: str | Path | None = None,
+    observer: Observer | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Condensation:
+    """Condense a data set of one owner, and measure the accuracy of a fresh model that is trained on the result.
+
+    The arguments that are not listed here are those of ``fedaf.run``.
+
+    Args:
+        preset: Named values for the data set and the method: ``paper`` or ``quick``.
+        dataset: Name of a data set (default: digits), or the data, as for ``fedaf.run``.
+        model: Name of a model, a network, or a function that returns one, as for ``fedaf.run``.
+        out: New folder for the set, its card and its run. Unset: nothing stays on disk.
+        observer: Receives the events of condensation and of training.
+        progress: Show the progress.
+        settings: Any other settings by path: ``{"privacy.epsilon": 8.0}``.
+        {flags}
+        **options: Options of the method: ``local_steps=100``.
+
+    Returns:
+        The condensed images, the accuracy and the card.
+
+    Raises:
+        UserError: If a setting is unknown, wrong or without effect, the method does not condense, or the data are
+            missing.
+
+    Example:
+        >>> found = fedaf.condense(dataset="digits", ipc=10, preset="quick", out="digits-10")
+        >>> found.accuracy
+    """
+    given, network, data = _given(dataset, model, settings, options)
+    _refuse_unknown(options, condense, [str(given["method"].get("name") or MethodTable().name)])
+    experiment = prepare(one_owner(given, preset), model=network, shared=SharedData(data))
+    with ExitStack() as stack:
+        if out is not None:
+            check_new(Path(out))
+        folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="fedaf-")))
+        found = condense_into(experiment, folder, _observing(observer, progress), network)
+    return found if out is not None else replace(found, directory=None)
+
+
 def _play_all(started: StartedRun, on_round: OnRound | None) -> RunResult:
     with started:
         for metrics in started:
@@ -326,16 +382,29 @@ def _play_all(started: StartedRun, on_round: OnRound | None) -> RunResult:
     return started.result()
 
 
-def _observing(observer: Observer | None, progress: bool) -> Observer:
+def _observing(observer: Observer | Sequence[Observer] | None, progress: bool) -> Observer:
     """Return one observer for the user's and the progress display."""
+    given: list[Any] = list(observer) if isinstance(observer, list | tuple) else [observer]
+    given = [] if observer is None else given
+    if wrong := [each for each in given if not isinstance(each, Observer)]:
+        what = (
+            f"observer is {wrong[0]!r}; expected an instance of a class derived from fedaf.Observer, or a list of them"
+        )
+        raise UserError(f"{what}.", code="FEDAF-OBSERVER-TYPE")
     if not progress:
-        return observer or Observer()
+        return Observers(*given) if given else Observer()
     from rich.console import Console
 
     from fedaf.reporting.progress import display
 
-    shown = display(Console(emoji=False))
-    return shown if observer is None else Observers(shown, observer)
+    return Observers(display(Console(emoji=False)), *given)
+
+
+def _refuse_lost(config: Config, out: str | Path | None) -> None:
+    """Refuse a tracker that writes into the run directory if the run is not kept."""
+    if out is None and "tensorboard" in config.run.track:
+        what = "the tracker tensorboard writes into the run directory, and this run is not kept"
+        raise UserError(f"{what}; give out= a new directory.", code="FEDAF-TRACKER-NO-DIRECTORY")
 
 
 def _given(

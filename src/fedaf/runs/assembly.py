@@ -8,14 +8,16 @@ from fedaf import config as configuration
 from fedaf.config import Config
 from fedaf.config.tables import DataTable, ModelTable
 from fedaf.data import catalog
-from fedaf.data.dataset import DataSet, with_selection, with_validation
+from fedaf.data.dataset import DataSet, with_selection, with_test, with_validation
 from fedaf.data.partition import Partition
 from fedaf.data.registry import PARTITIONS
 from fedaf.data.spec import NO_DATA, Columns, DatasetSpec, custom_spec
 from fedaf.engine import EagerEngine, make_engine, resolve_device
+from fedaf.federation.run_directory import CONFIG
+from fedaf.methods.registry import METHODS
 from fedaf.models import builtin, custom, starting_weights
 from fedaf.models.custom import Factory
-from fedaf.protocol import Architecture, Key, Task, UserError
+from fedaf.protocol import Architecture, Key, Method, Task, UserError
 
 
 def engine_for(config: Config, *, device: str | None = None, short_lived: bool = False) -> EagerEngine:
@@ -39,6 +41,11 @@ def engine_for(config: Config, *, device: str | None = None, short_lived: bool =
     return replace(engine, clients_at_once=table.clients_at_once)
 
 
+def config_of_run(run: Path) -> Config:
+    """Read the configuration that a run directory keeps."""
+    return configuration.build(configuration.read_toml(run / CONFIG))
+
+
 def data_for(
     config: Config,
     folder: Path,
@@ -47,7 +54,7 @@ def data_for(
     entry: DatasetSpec | None = None,
     given: object = None,
 ) -> DataSet:
-    """Load the data of a configuration from ``folder``, with the hold-out set of ``data.validation`` applied.
+    """Load the data of a configuration from ``folder``, with ``data.test`` and ``data.validation`` applied.
 
     ``given`` are the data that were given from Python, if ``data.name`` says so.
     """
@@ -61,7 +68,10 @@ def data_for(
         spec=entry,
         columns=columns_of(table),
         given=given,
+        needs_test=table.test is None,
     )
+    if table.test is not None:
+        data = with_test(data, catalog.load(table.test, folder, image_size=table.image_size, progress=watch))
     data = data if table.validation is None else with_validation(data, table.validation)
     return data if table.selection is None else with_selection(data, table.selection)
 
@@ -157,6 +167,14 @@ def architecture_for(table: ModelTable, seed: int, task: Task, factory: Factory 
         keep_weights=table.keep_weights,
         output=table.output,
     )
+
+
+def method_for(config: Config, task: Task, architecture: Architecture) -> Method:
+    """Return the method of a configuration."""
+    method = METHODS.find(config.method_name)
+    if config.privacy.epsilon is None:  # the constructors of custom methods need not know of it
+        return method(config.method, task, architecture)
+    return method(config.method, task, architecture, config.privacy)
 
 
 def with_starting_weights(config: Config, task: Task, architecture: Architecture) -> tuple[Config, Architecture]:

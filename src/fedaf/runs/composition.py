@@ -5,11 +5,12 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 
+from fedaf import config as configuration
 from fedaf.client.left_out import LeftOut
 from fedaf.common.readable import readable_json
 from fedaf.common.source import source_commit
@@ -18,15 +19,17 @@ from fedaf.config import Config
 from fedaf.data.dataset import Split, class_names
 from fedaf.data.spec import NO_DATA
 from fedaf.engine import EagerEngine
-from fedaf.federation import model_folder
-from fedaf.federation.checkpoint import LATEST, Checkpoint
+from fedaf.federation import checkpoint, model_folder
+from fedaf.federation.checkpoint import Checkpoint
 from fedaf.federation.events import EventWriter
 from fedaf.federation.federation import Federation
 from fedaf.federation.model_folder import ModelCard
-from fedaf.federation.observer import Observer, Observers
+from fedaf.federation.observer import Observer, Observers, RunInfo, ending
 from fedaf.federation.rounds import RoundRules
 from fedaf.federation.run_directory import METRICS, RESULT, RunDirectory, read_metrics
 from fedaf.federation.summary import summary
+from fedaf.federation.trackers.registry import make_trackers
+from fedaf.privacy.statement import guarantee
 from fedaf.protocol import Key, Method, Tensors, Transport, UserError
 from fedaf.runs.model import TrainedModel
 from fedaf.runs.result import RunResult
@@ -52,6 +55,7 @@ class ServerSite:
         holdings: What each client holds; empty over a network, where the server does not know.
         selection: Images that were set aside to choose the best model by.
         left_out: The samples that the method leaves out; ``None`` over a network, and for methods that use all samples.
+        ledgers: Folder of the clients' ledgers of differential privacy; ``None`` over a network, and without it.
     """
 
     config: Config
@@ -64,19 +68,20 @@ class ServerSite:
     holdings: Mapping[str, Holding] = field(default_factory=dict)
     selection: Split | None = None
     left_out: LeftOut | None = None
+    ledgers: Path | None = None
 
 
 class Play(Iterator[Mapping[str, Any]]):
     """A run that is being played: call ``complete``, or iterate over its rounds and then call ``finish``.
 
     It starts the run of a directory, or resumes it after its last checkpoint. Each item is the metrics of a round that
-    was checkpointed.
+    was checkpointed. At the end of its ``with`` block, observers and trackers learn how the run ended.
 
     Args:
         site: The server's side of the run.
         transport: Delivers requests to the clients.
         directory: The run directory. It already has the configuration.
-        observer: Receives the events of the run, in addition to ``events.jsonl``.
+        observer: Receives the events of the run, in addition to ``events.jsonl`` and the trackers of ``run.track``.
         deadline: Seconds that a phase may take if the configuration sets no deadline.
 
     Raises:
@@ -94,7 +99,8 @@ class Play(Iterator[Mapping[str, Any]]):
     ) -> None:
         config, table = site.config, site.config.federation
         self._site, self._directory, self._events = site, directory, EventWriter(directory.path)
-        self._observers = observers = Observers(self._events, observer)
+        trackers = make_trackers(config.run.track)
+        self._observers = observers = Observers(observer, *trackers, essential=[self._events])
         federation = Federation(
             method=site.method,
             transport=transport,
@@ -112,6 +118,18 @@ class Play(Iterator[Mapping[str, Any]]):
         begun = _begin(federation, config)
         self._server, self._ended = begun.server, False
         self._rounds = federation.play(begun, observers)
+        observers.described(
+            RunInfo(
+                run=begun.run,
+                title=title_of(config),
+                directory=directory.path,
+                settings=config.flat,
+                versions=_versions(),
+                rounds=config.run.rounds,
+                history=tuple(read_metrics(directory.path)),
+                images=federation.write_images(begun.server) if begun.server.round else {},
+            )
+        )
         observers.started(
             title=title_of(config),
             rounds=config.run.rounds,
@@ -127,6 +145,13 @@ class Play(Iterator[Mapping[str, Any]]):
             self._end()
             raise
         return metrics
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._end()
+        self._observers.closed(*ending(error))
 
     def complete(self) -> RunResult:
         """Play all rounds that are left, and write the result."""
@@ -180,7 +205,7 @@ def title_of(config: Config) -> str:
 def _begin(federation: Federation, config: Config) -> Checkpoint:
     """Resume the run, or start it if it was never started or killed before its first checkpoint."""
     path = federation.directory.path
-    if not (path / LATEST).exists() and not (path / METRICS).exists():
+    if not checkpoint.exists(path) and not (path / METRICS).exists():
         return federation.start(Key(config.run.seed))
     begun = federation.resume()
     must_fit(federation.method.build_model(Key(0)), begun.server.model, path, name=config.model.name)
@@ -232,8 +257,10 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "reference": site.method.reference,
         "global_model": site.method.has_global_model,
         "preset": config.preset,
+        "settings_changed": configuration.changed(config),
         "dataset": config.data.name,
-        "tested_on": _tested_on(config),
+        "tested_on": tested_on(config),
+        "test_images": None if site.test is None else len(site.test),
         "partition": config.partition.kind,
         "alpha": config.partition.alpha if config.partition.kind == "dirichlet" else None,
         "clients": clients,
@@ -242,6 +269,7 @@ def _figures(site: ServerSite, clients: int, rounds: Sequence[Mapping[str, Any]]
         "planned_rounds": config.run.rounds,
         **summary(rounds),
         "left_out": None if site.left_out is None else asdict(site.left_out),
+        "privacy": None if config.privacy.epsilon is None else guarantee(config.privacy, site.ledgers),
         "model": config.model.name,
         "device": device_name(engine.device),
         "threads": torch.get_num_threads(),
@@ -257,11 +285,14 @@ def _versions() -> dict[str, str]:
     return {"fedaf": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def _tested_on(config: Config) -> str:
+def tested_on(config: Config) -> str:
+    """Return what the models of a run are tested on: ``test`` is the test split of its data set."""
     if config.data.name == NO_DATA:
         return "test data of the clients"
-    held_out = config.data.validation
-    return "test" if held_out is None else f"{held_out} held-out training images"
+    table = config.data
+    if table.validation is not None:
+        return f"{table.validation} held-out training images"
+    return "test" if table.test is None else f"test split of {table.test}"
 
 
 def device_name(device: torch.device) -> str:

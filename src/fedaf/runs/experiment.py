@@ -15,6 +15,7 @@ from torch import nn
 from fedaf import config as configuration
 from fedaf.client.left_out import LeftOut, left_out
 from fedaf.client.serving import Admission
+from fedaf.client.vault import vaults
 from fedaf.common.stages import reached
 from fedaf.config import Config
 from fedaf.config.policies import read_policy
@@ -24,14 +25,16 @@ from fedaf.data.partition import Partition, client_id
 from fedaf.data.spec import NO_DATA
 from fedaf.data.statistics import class_counts
 from fedaf.engine import EagerEngine
-from fedaf.federation.checkpoint import LATEST
+from fedaf.federation import checkpoint
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import CONFIG, PARTITION, RESULT, RunDirectory, read_metrics
+from fedaf.federation.trackers.registry import find_trackers
 from fedaf.methods.registry import METHODS
 from fedaf.models import custom
 from fedaf.models.custom import Factory
 from fedaf.models.validation import validate
-from fedaf.protocol import Architecture, Disclosure, Method, Policy, Shard, Task, UserError
+from fedaf.privacy.ledger import Ledger
+from fedaf.protocol import Architecture, Disclosure, Method, Policy, Shard, Task, Transport, UserError
 from fedaf.runs import assembly
 from fedaf.runs.assembly import SharedData
 from fedaf.runs.composition import Play, ServerSite
@@ -41,6 +44,7 @@ from fedaf.transports.local import LocalTransport
 
 log = logging.getLogger(__name__)
 
+LEDGERS = "privacy"  # in the run directory
 _POOLED = "client-0"  # the one client of a method that pools
 
 
@@ -83,6 +87,10 @@ class Experiment:
         """What applies the clients' policy, if there is one."""
         return None if self.policy is None else Admission(self.policy, self.method, self.config.method_name)
 
+    def ledgers(self, out: Path) -> Path:
+        """Return the folder of the clients' ledgers of differential privacy, for a run in the directory ``out``."""
+        return out / LEDGERS if self.config.privacy.ledger is None else Path(self.config.privacy.ledger)
+
     @property
     def left_out(self) -> LeftOut | None:
         """The samples that the method leaves out of condensation; ``None`` for methods that use all samples."""
@@ -124,6 +132,7 @@ def prepare(
         what = f"data.name is {NO_DATA!r}, which only a server with clients on a network can use"
         raise UserError(f"{what}; choose a data set.", code="FEDAF-DATA-NONE")
     shared = shared or SharedData()
+    find_trackers(config.run.track)
     catalog.check_name(config.data.name, shared.given)
     factory = custom.find(config.model, model)
     reached("PyTorch is imported")
@@ -145,7 +154,7 @@ def prepare(
     config, architecture = assembly.with_starting_weights(config, task, architecture)
     validate(architecture, task, device=engine.device)
     reached("the model is checked")
-    method = method_class(config.method, task, architecture)
+    method = assembly.method_for(config, task, architecture)
     experiment = Experiment(config, data, split, task, method, engine, policy)
     method.check(experiment.counts)
     return experiment
@@ -172,7 +181,7 @@ def phases_of(config: Config) -> int:
 def _bare_method(config: Config, classes: int) -> Method:
     """Return the method of a configuration without a model, to ask about its phases and disclosure."""
     task = Task(config.data.name, 1, 1, 1, classes, (0.5,), (0.25,))
-    return METHODS.find(config.method_name)(config.method, task, Architecture(lambda key: nn.Identity()))
+    return assembly.method_for(config, task, Architecture(lambda key: nn.Identity()))
 
 
 def execute(experiment: Experiment, out: Path, observer: Observer) -> RunResult:
@@ -213,7 +222,7 @@ def reopen(
     before = configuration.build(configuration.merge(configuration.read_toml(out / CONFIG), moved or {}))
     config = before if rounds is None else _with_rounds(before, rounds, out)
     saved = out / PARTITION
-    if not saved.is_file() and (out / LATEST).is_file():
+    if not saved.is_file() and checkpoint.exists(out):
         elsewhere = f"a run over a network is continued by fedaf deploy run --out {out} in the server's folder"
         raise UserError(f"{out} has no {PARTITION}; restore it, or: {elsewhere}.", code="FEDAF-RUN-NO-PARTITION")
     return prepare(config, saved_partition=saved if saved.is_file() else None, model=model, shared=shared)
@@ -243,7 +252,7 @@ def _with_rounds(config: Config, rounds: int, out: Path) -> Config:
 
 def _extend(directory: RunDirectory, rounds: int) -> None:
     """Write a new number of rounds into the configuration of a run. Its result then comes after its last round."""
-    saved = configuration.build(configuration.read_toml(directory.path / CONFIG))
+    saved = assembly.config_of_run(directory.path)
     if saved.run.rounds != rounds:
         (directory.path / RESULT).unlink(missing_ok=True)
         longer = replace(saved, run=saved.run.model_copy(update={"rounds": rounds}))
@@ -251,7 +260,14 @@ def _extend(directory: RunDirectory, rounds: int) -> None:
 
 
 @contextmanager
-def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool) -> Iterator[Play]:
+def playing(
+    experiment: Experiment,
+    out: Path,
+    observer: Observer,
+    *,
+    new: bool,
+    through: Callable[[Transport], Transport] = lambda transport: transport,
+) -> Iterator[Play]:
     """Lock the directory of a run and start the run, or resume it, inside a block.
 
     Args:
@@ -259,6 +275,7 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
         out: The run directory.
         observer: Receives the events of the run.
         new: Whether the directory must be new.
+        through: Wraps the transport, to see what clients send.
     """
     config, data, omitted = experiment.config, experiment.dataset, experiment.left_out
     if omitted is not None and (sentence := omitted.sentence(config.method_name)):
@@ -271,21 +288,23 @@ def playing(experiment: Experiment, out: Path, observer: Observer, *, new: bool)
         data.domains,
         clients=len(experiment.partition.rows),
         classes=data.classes,
-        holdings=experiment.holdings,
+        holdings=experiment.holdings if experiment.method.privacy is None else {},  # exact counts
         selection=data.selection,
         left_out=omitted,
+        ledgers=experiment.ledgers(out) if experiment.method.privacy is not None else None,
     )
     with RunDirectory.create(out) if new else RunDirectory(out) as directory, _threads(config.run.threads):
         if new:
             directory.write(CONFIG, config.to_toml())
-        if not (out / LATEST).exists():
+        if not checkpoint.exists(out):
             directory.write(PARTITION, experiment.partition.to_json(data))
         reached("the run starts")
-        transport = LocalTransport(experiment.shards, experiment.engine, experiment.admission)
-        play = Play(site, transport, directory, observer)
-        if not new:
-            _extend(directory, config.run.rounds)  # after the checkpoint was read: a damaged one changes nothing
-        yield play
+        vault = vaults(experiment.method, lambda client: Ledger(experiment.ledgers(out) / client), experiment.policy)
+        transport = LocalTransport(experiment.shards, experiment.engine, experiment.admission, vault)
+        with Play(site, through(transport), directory, observer) as play:
+            if not new:
+                _extend(directory, config.run.rounds)  # after the checkpoint was read: a damaged one changes nothing
+            yield play
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from fedaf.data.spec import NO_DATA, DatasetSpec
 from fedaf.engine import EagerEngine
 from fedaf.federation.observer import Observer
 from fedaf.federation.run_directory import CONFIG, RunDirectory
+from fedaf.federation.trackers.registry import find_trackers
 from fedaf.methods.registry import FEDERATED, METHODS
 from fedaf.models import custom
 from fedaf.models.validation import validate
@@ -46,7 +47,8 @@ class Log(Observer):
 
     def round_ended(self, metrics: Mapping[str, Any]) -> None:
         accuracy = metrics["accuracy"]
-        shown = "unknown, because no client has test data" if accuracy is None else tables.per_cent(accuracy)
+        unknown = "unknown, because no client has test data, or clients do not tell (differential privacy)"
+        shown = unknown if accuracy is None else tables.per_cent(accuracy)
         overhead = tables.overhead(metrics.get("overhead", {})) or "none"
         log.info("round %d: accuracy %s; overhead %s", metrics["round"], shown, overhead)
 
@@ -67,6 +69,7 @@ def server_site(config: Config) -> ServerSite:
         UserError: The configuration cannot be run.
     """
     refuse_reference(config)
+    find_trackers(config.run.track)
     entry, engine = assembly.spec_for(config), assembly.engine_for(config)
     config, method = _server_method(config, entry, engine)
     if config.data.name == NO_DATA:
@@ -118,11 +121,12 @@ def play(config_text: str, out: str, connect: Callable[..., Transport]) -> None:
         site = server_site(config)
         if not saved.is_file():
             directory.write(CONFIG, site.config.to_toml())
-        elif configuration.build(configuration.read_toml(saved)).to_toml() != site.config.to_toml():
+        elif _text_of(configuration.build(configuration.read_toml(saved))) != _text_of(site.config):
             what = f"{path} holds a run with other settings; use the settings of its {CONFIG}, or another 'out'."
             raise UserError(what, code="FEDAF-RUN-OTHER-SETTINGS")
         transport = connect(min_clients=config.federation.min_clients, wait=config.federation.wait)
-        result = Play(site, transport, directory, Log(), deadline=_DEADLINE).complete()
+        with Play(site, transport, directory, Log(), deadline=_DEADLINE) as running:
+            result = running.complete()
     log.info("best test round: accuracy %s", tables.per_cent(result.figures["best_accuracy"]))
     if sentence := tables.overhead_sentence(result.figures):
         log.info("%s", sentence)
@@ -142,6 +146,8 @@ def client_site(node: Node, text: str) -> ClientSite:
     """
     policy = read_policy(node.policy or DEFAULT_POLICY)
     given = _parsed(text)
+    if isinstance(given.get("run"), dict):
+        given["run"].pop("track", None)  # trackers are the server's; a client loads none
     _check_allowed(node, policy, given)
     config = configuration.build(given)
     refuse_reference(config)
@@ -154,6 +160,11 @@ def client_site(node: Node, text: str) -> ClientSite:
     method = _method(config, entry, engine)
     seconds = {"data": opened - started, "model": time.monotonic() - opened}
     return ClientSite(shard, method, engine, Admission(policy, method, config.method_name), seconds)
+
+
+def _text_of(config: Config) -> str:
+    """Return the settings that a run must keep when it is resumed."""
+    return config.untracked().to_toml()
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -188,7 +199,7 @@ def _method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> Method:
     architecture = assembly.architecture_for(config.model, config.run.seed, task, factory)
     if factory is not None:
         validate(architecture, task, device=engine.device)
-    return METHODS.find(config.method_name)(config.method, task, architecture)
+    return assembly.method_for(config, task, architecture)
 
 
 def _server_method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> tuple[Config, Method]:
@@ -199,7 +210,7 @@ def _server_method(config: Config, entry: DatasetSpec, engine: EagerEngine) -> t
         advice = "so model.weights cannot reach it over a network; leave model.weights out"
         raise UserError(f"{what}, {advice}.", code="FEDAF-MODEL-WEIGHTS-PERSONAL")
     config, architecture = assembly.with_starting_weights(config, method.task, method.architecture)
-    return config, type(method)(config.method, method.task, architecture)
+    return config, assembly.method_for(config, method.task, architecture)
 
 
 def _shard_of_split(node: Node, config: Config) -> Shard:

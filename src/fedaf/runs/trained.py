@@ -6,14 +6,12 @@ from typing import get_args
 
 from torch import nn
 
-from fedaf import config as configuration
 from fedaf.client.state import ClientState
 from fedaf.common.naming import nearest
 from fedaf.config.tables import ModelTable
 from fedaf.config.toml import validate
 from fedaf.data import catalog
 from fedaf.federation import checkpoint, model_folder
-from fedaf.federation.checkpoint import LATEST
 from fedaf.federation.model_folder import Kept, ModelCard, Which
 from fedaf.federation.run_directory import CONFIG
 from fedaf.methods.registry import METHODS
@@ -52,7 +50,7 @@ def load(
         >>> model.predict_proba("photos")
     """
     path = Path(run)
-    _must_be_a_run(path)
+    must_be_a_run(path)
     if which not in (None, *get_args(Which)):
         raise _wrong_which(f"which is {which!r}{nearest(str(which), get_args(Which))}; expected last or best.")
     saved = _saved(path, model)
@@ -138,11 +136,11 @@ def _saved(path: Path, given: nn.Module | Factory | None) -> _Saved:
 
 def _saved_by_older_version(path: Path, given: nn.Module | Factory | None) -> _Saved:
     """Find the last model of a run in its checkpoint, and how to use it in its configuration."""
-    saved = checkpoint.load(path, None).server if (path / LATEST).is_file() else None
+    saved = checkpoint.load(path, None).server if checkpoint.exists(path) else None
     if saved is None or saved.round == 0:
         what = f"the run in {path} has not finished its first round, so it has no model yet"
         raise UserError(f"{what}; continue it with fedaf run --resume {path}.", code="FEDAF-RUN-NO-ROUND")
-    config = configuration.build(configuration.read_toml(path / CONFIG))
+    config = assembly.config_of_run(path)
     is_known = catalog.find_spec(config.data.name) is not None or config.data.shape is not None
     if is_known:
         spec = assembly.spec_for(config)
@@ -152,12 +150,13 @@ def _saved_by_older_version(path: Path, given: nn.Module | Factory | None) -> _S
         task, classes = assembly.task_for(config, data.train.images.shape[1:], data), data.classes
     factory = custom.find(config.model, given)
     architecture = assembly.architecture_for(config.model, config.run.seed, task, factory)
-    method = METHODS.find(config.method_name)(config.method, task, architecture)
+    method = assembly.method_for(config, task, architecture)
     card = replace(model_card(config, method, classes), files={"last": Kept(saved.round)})
     return _Saved(path, card, method, saved.model)
 
 
-def _must_be_a_run(path: Path) -> None:
+def must_be_a_run(path: Path) -> None:
+    """Raise ``UserError`` if a path is not the directory of one run."""
     if (path / CONFIG).is_file():
         return
     runs = sorted(str(found.parent) for depth in ("*", "*/*") for found in path.glob(f"{depth}/{CONFIG}"))

@@ -25,7 +25,7 @@ def source(path: Path) -> Source | None:
     with Npz(path) as file:
         if file.name_of("x_train") not in file:
             return Source("npz by domain 1", path, [path], partial(_join, path, _domains(file)))
-        members = [check_images(file, file.name_of(f"x_{part}"), path) for part in _PARTS]
+        members = [check_images(file, file.name_of(f"x_{part}"), path) for part in file.parts]
     in_place = all(member.stored for member in members)
     return None if in_place else Source("npz 1", path, [path], partial(_repack, path))
 
@@ -33,10 +33,10 @@ def source(path: Path) -> Source | None:
 def _repack(path: Path, writer: Writer) -> None:
     with Npz(path) as file:
         note_unused(file, path)
-        for part in _PARTS:
+        for part in file.parts:
             key = file.name_of(f"x_{part}")
             writer.images(f"x_{part}", file.member(key).shape[1:], file.rows(key))
-        for array in ("y_train", "y_test", *(key for key in OPTIONAL if key in file)):
+        for array in (*(f"y_{part}" for part in file.parts), *(key for key in OPTIONAL if key in file)):
             writer.array(array, file.array(file.name_of(array)))
 
 

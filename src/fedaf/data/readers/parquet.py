@@ -40,9 +40,16 @@ _NO_BYTES = b""  # is reported as an unreadable image
 
 
 def source(
-    path: Path, image_size: int | None, progress: Progress, spec: DatasetSpec | None, columns: Columns
+    path: Path,
+    image_size: int | None,
+    progress: Progress,
+    spec: DatasetSpec | None,
+    columns: Columns,
+    needs_test: bool = True,
 ) -> Source:
     """Return how to convert a parquet file, or a folder of them; with ``spec``, to its shape.
+
+    If no test split is needed and the files name none, all images are training images.
 
     Raises:
         UserError: If there are no such files, or their splits are unclear.
@@ -53,8 +60,9 @@ def source(
     files = _files(path)
     used = [file for part in files.values() for file in part]
     shape = spec.shape if spec else None
-    write = partial(_write, path, files, image_size, shape, columns, progress)
-    return Source("parquet 2", path, used, write, (image_size, *(shape or ()), *astuple(columns)))
+    write = partial(_write, path, files, image_size, shape, columns, progress, needs_test)
+    options = (image_size, *(shape or ()), *astuple(columns), *(() if needs_test else ("train only",)))
+    return Source("parquet 2", path, used, write, options)
 
 
 def _files(path: Path) -> dict[str, list[Path]]:
@@ -130,6 +138,7 @@ def _write(
     given: Shape | None,
     columns: Columns,
     progress: Progress,
+    needs_test: bool,
     writer: Writer,
 ) -> None:
     try:
@@ -144,7 +153,7 @@ def _write(
         elif names:
             writer.texts("classes", names)
         if not named:
-            parts = _split(path, parts["train"])
+            parts = _split(path, parts["train"], needs_test)
         _write_parts(path, parts, side, given, progress, writer)
     except _arrow().ArrowException as error:
         raise damaged(f"{path} cannot be read as parquet ({printable(str(error)):.200})") from error
@@ -178,7 +187,7 @@ def _write_parts(
     values = {name: {role: v[part.rows][kept[name]] for role, v in part.values.items()} for name, part in parts.items()}
     for name in parts:
         writer.array(f"y_{name}", values[name]["label"])
-    for role, of in (("domain", ("train", "test")), ("client", ("train",))):
+    for role, of in (("domain", tuple(parts)), ("client", ("train",))):
         if all(role in values[name] for name in of):
             texts = {f"{role} of {name}": values[name][role].astype(str) for name in of}
             numbers, names = resolve(role, texts, in_order(np.concatenate(list(texts.values())).tolist()))
@@ -329,14 +338,14 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _split(path: Path, whole: _Table) -> dict[str, _Table]:
-    """Split by the split column, or without test rows hold out a fifth of each class of each domain."""
+def _split(path: Path, whole: _Table, needs_test: bool) -> dict[str, _Table]:
+    """Split by the split column, or without test rows hold out a fifth of each class of each domain, if needed."""
     if "split" not in whole.values:
-        return _hold_out(path, whole)
+        return _hold_out(path, whole) if needs_test else {"train": whole}
     by_part = {part: np.flatnonzero(whole.values["split"] == part).tolist() for part in ("train", "test", "validation")}
     train, test = train_and_test(path, by_part)
     if not test:
-        return _hold_out(path, whole)
+        return _hold_out(path, whole) if needs_test else {"train": whole}
     return {part: replace(whole, rows=np.array(rows)) for part, rows in (("train", train), ("test", test))}
 
 
@@ -362,6 +371,11 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        what = "parquet files need pyarrow, which is not installed; install it with pip install pyarrow."
-        raise UserError(what, code="FEDAF-DATA-PYARROW") from error
+        raise no_pyarrow() from error
     return pyarrow
+
+
+def no_pyarrow() -> UserError:
+    """Return the error for parquet files without pyarrow."""
+    what = "parquet files need pyarrow, which is not installed; install it with pip install pyarrow."
+    return UserError(what, code="FEDAF-DATA-PYARROW")

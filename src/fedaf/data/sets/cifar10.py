@@ -29,6 +29,9 @@ SPEC = DatasetSpec(
             folder="cifar-10-batches-py",
         ),
     ),
+    licence="none stated by the authors, ask the source",
+    source="Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009), "
+    "https://www.cs.toronto.edu/~kriz/cifar.html",
     paper={
         "training": {"augment": AUGMENT},
         "fedaf": {"image_lr": 1.0, "lambda_loc": 1e-4, "lambda_glob": 0.01},

@@ -28,6 +28,9 @@ SPEC = DatasetSpec(
             folder="cifar-100-python",
         ),
     ),
+    licence="none stated by the authors, ask the source",
+    source="Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009), "
+    "https://www.cs.toronto.edu/~kriz/cifar.html",
     paper={
         "training": {"augment": AUGMENT},
         "condensing": {"init_mean_of": 5},  # means of 10 were worse on held-out training images

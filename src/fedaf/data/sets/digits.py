@@ -45,6 +45,9 @@ SPEC = DatasetSpec(
     std=(0.376,),
     classes=tuple("0123456789"),
     load=_load,
+    licence="CC BY 4.0",
+    source="Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, "
+    "https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
     origin="inside scikit-learn",
     paper={  # not a data set of the paper: our choice
         "run": {"rounds": 10},

@@ -40,6 +40,8 @@ SPEC = DatasetSpec(
         *("tiger", "whale", "windmill", "wine_glass", "zebra"),
     ),
     domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+    licence="a fair use notice of the authors, for non-commercial use; read it at the source",
+    source="Peng et al., Moment Matching for Multi-Source Domain Adaptation (ICCV 2019), https://ai.bu.edu/M3SDA/",
     resized=True,
     reader=DomainReader(
         folders=("domainnet", "DomainNet", ""),

@@ -18,6 +18,8 @@ SPEC = DatasetSpec(
         torchvision="FashionMNIST",
         installed=(Path("/usr/share/datasets/fashion-mnist"),),  # Debian's package dataset-fashion-mnist
     ),
+    licence="MIT",
+    source="Zalando Research, https://github.com/zalandoresearch/fashion-mnist",
     files=official_files(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",  # S3 website addresses have no TLS
         {

@@ -12,6 +12,7 @@ SPEC = DatasetSpec(
     mean=(0.1307,),
     std=(0.3081,),
     classes=tuple("0123456789"),
+    source="LeCun, Cortes and Burges, The MNIST database of handwritten digits",
     reader=IdxReader(torchvision="MNIST"),
     files=official_files(
         "https://ossci-datasets.s3.amazonaws.com/mnist",

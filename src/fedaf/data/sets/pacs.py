@@ -14,6 +14,7 @@ SPEC = DatasetSpec(
     std=IMAGENET_STD,
     classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
     domains=("art_painting", "cartoon", "photo", "sketch"),
+    source="Li et al., Deeper, Broader and Artier Domain Generalization (ICCV 2017)",
     resized=True,
     arrays=("pacs64",),
     reader=DomainReader(

@@ -2,8 +2,9 @@
 
 ``x_train`` and ``x_test`` are uint8 [N, H, W, C] (or [N, H, W]), ``y_train`` and ``y_test`` integers or names; MedMNIST
 calls them ``train_images``, ``train_labels`` and so on. Optional arrays are ``classes``, ``domain_train``,
-``domain_test``, ``domains``, ``client_train`` and ``clients``. Converted files also have the number of image ``files``,
-the names of those that were ``unreadable``, and the ``reasons``.
+``domain_test``, ``domains``, ``client_train`` and ``clients``. A file for training alone, such as a condensed set, has
+no ``x_test`` and ``y_test``. Converted files also have the number of image ``files``, the names of those that were
+``unreadable``, and the ``reasons``.
 """
 
 import os
@@ -36,6 +37,8 @@ OTHER_NAMES = {
 }
 #: The arrays that a file may have besides those in ``OTHER_NAMES``.
 OPTIONAL = ("classes", "domain_train", "domain_test", "domains", "client_train", "clients")
+#: What a file with a condensed set says besides: the round of each image, and how often the server drew it.
+CONDENSED_ONLY = ("round_train", "weight_train")
 
 
 class Damaged(ValueError):
@@ -88,6 +91,12 @@ class Npz:
         """Return the name that the file has for an array: ``x_train`` or ``train_images``."""
         other = OTHER_NAMES.get(array, array)
         return other if other in self and array not in self else array
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The splits of the file: ``train``, and ``test`` if it has images or labels of a test split."""
+        has_test = any(self.name_of(name) in self for name in ("x_test", "y_test"))
+        return ("train", "test") if has_test else ("train",)
 
     def member(self, name: str) -> Member:
         """Read the header of an array and check it against the size of the data."""

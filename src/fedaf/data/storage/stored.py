@@ -12,7 +12,7 @@ from fedaf.data.dataset import DataSet, Split
 from fedaf.data.labels import grouped, note_missing, one_per_image, resolve
 from fedaf.data.problems import table, wrong_classes, wrong_shape
 from fedaf.data.spec import DatasetSpec, custom_spec
-from fedaf.data.storage.form import OPTIONAL, OTHER_NAMES, Damaged, Member, Npz
+from fedaf.data.storage.form import CONDENSED_ONLY, OPTIONAL, OTHER_NAMES, Damaged, Member, Npz
 from fedaf.protocol import UserError
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def read(
     image_size: int | None = None,
     max_unreadable: float = 1.0,
 ) -> DataSet:
-    """Open the file at ``path`` as data set ``name``.
+    """Open the file at ``path`` as data set ``name``. A file without a test split gives an empty one.
 
     Args:
         name: The name for messages and for the result.
@@ -46,16 +46,18 @@ def read(
         unreadable = () if path == shown else _unreadable(file, shown, max_unreadable)
         if path == shown:
             note_unused(file, shown)
-        images = {part: _images(file, f"x_{part}", shown) for part in ("train", "test")}
+        images = {part: _images(file, f"x_{part}", shown) for part in file.parts}
         given = {key: _names(file, key, shown) for key in ("classes", "domains", "clients")}
         known = given["classes"] or (spec.classes if spec else ())
         labels, classes = resolve("label", _labels(file, images, shown), known, spec.num_classes if spec else None)
         groups = {key: file.array(key) for key in OPTIONAL if "_" in key and key in file}
     counts, place = {part: len(found) for part, found in images.items()}, f" in {shown}"
+    if "test" not in images:
+        images["test"], labels = images["train"][:0], [*labels, labels[0][:0]]
     domains, domain_names = grouped("domain", groups, given["domains"], counts, place)
     clients, client_names = grouped("client", groups, given["clients"], {"train": counts["train"]}, place)
     train = Split(images["train"], labels[0], *(numbers[0] if numbers else None for numbers in (domains, clients)))
-    test = Split(images["test"], labels[1], domains[1] if domains else None)
+    test = Split(images["test"], labels[1], domains[1] if domains and "test" in counts else None)
     shape = _shape(name, train, test, shown, spec, image_size)
     num_classes = spec.num_classes if spec else len(classes)
     if num_classes < 2:
@@ -81,7 +83,7 @@ def read(
 
 def note_unused(file: Npz, shown: Path) -> None:
     """Warn of arrays that are not read."""
-    used = {*map(file.name_of, OTHER_NAMES), *OPTIONAL}
+    used = {*map(file.name_of, OTHER_NAMES), *OPTIONAL, *CONDENSED_ONLY}
     if unused := [name for name in file.names if name not in used]:
         log.warning("%s also has %s, which are not used", shown, ", ".join(unused))
 
