@@ -46,6 +46,13 @@ MISTAKES = [
     ("settings --dataset imagenet", "DATA-SET-UNKNOWN", ["digits"]),
     ("data fetch digit", "FETCH-UNKNOWN", ["did you mean 'digits'"]),
     ("data inspect nothing", "DATA-SET-UNKNOWN", ["npz:FILE"]),
+    # condensed sets
+    ("condense", "CLI-USAGE", ["DATASET"]),
+    ("condense digit", "DATA-SET-UNKNOWN", ["did you mean 'digits'"]),
+    ("condense digits --method fedavg", "CONDENSE-METHOD", ["fedavg", "feddm"]),
+    ("condense digits --clients 3", "CLI-USAGE", ["--clients"]),
+    ("condense digits --set partition.kind=iid", "CONDENSE-SETTING", ["partition.kind", "fedaf run"]),
+    ("run --test-dataset digit", "DATA-SET-UNKNOWN", ["did you mean 'digits'"]),
     # flags and settings
     ("run --lr 0.1", "CLI-USAGE", ["method.server_lr"]),
     ("run --method fedavg --epochs 5", "CLI-USAGE", ["--set method.local_epochs=…"]),

@@ -157,8 +157,10 @@ def test_a_mistake_is_one_sentence(call, arguments, code, words, trained, tmp_pa
     for name in ("plain", "begun", "runs/one"):
         shutil.copytree(trained, tmp_path / name)
     shutil.rmtree(tmp_path / "plain" / "model")  # as of an older version, which had only checkpoints
-    for left in ("LATEST", "model/model.json"):
-        (tmp_path / "begun" / left).unlink()
+    (tmp_path / "begun" / "model" / "model.json").unlink()
+    for saved in (tmp_path / "begun").glob("round-*"):
+        shutil.rmtree(saved)
+    (tmp_path / "begun" / "LATEST").unlink()
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty").mkdir()
     status, _, err = call(*arguments)

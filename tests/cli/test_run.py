@@ -60,13 +60,25 @@ def test_every_option_of_every_command_is_described_once():
             assert all(param.help for param in found.params), name
             flags = [opt for param in found.params for opt in param.opts]
             assert len(flags) == len(set(flags)), name
-    assert {group.name for group in groups} == {"fedaf", "data", "policy", "deploy"}
+    assert {group.name for group in groups} == {"fedaf", "data", "policy", "privacy", "deploy"}
 
 
 def test_help_lists_commands_and_groups_in_the_order_of_need(call):
     shown = [line.split()[1] for line in call("--help")[1].splitlines() if line.startswith("│ ") and line[2].isalpha()]
-    using = ["predict", "evaluate", "export"]
-    assert shown == ["run", "compare", *using, "data", "settings", "reproduce", "policy", "deploy", "bench"]
+    using = ["sweep", "report", "condense", "predict", "evaluate", "export"]
+    assert shown == [
+        "demo",
+        "run",
+        "compare",
+        *using,
+        "data",
+        "settings",
+        "reproduce",
+        "policy",
+        "privacy",
+        "deploy",
+        "bench",
+    ]
     for name in ("run", "compare"):
         out = call(name, "--help")[1]
         places = [out.index(f"─ {group} ─") for group in ("Data", "Method", "Run", "Output")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedaf.config import build, from_flags, merge, parse_setting, read_toml, split_kind
+from fedaf.config import build, changed, from_flags, merge, parse_setting, read_toml, split_kind
 from fedaf.errors import UserError
 from support.errors import raises
 
@@ -15,6 +15,30 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 
 def again(config):
     return build(tomllib.loads(config.to_toml()))
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick"])
+def test_nothing_differs_from_the_preset_unless_it_is_set(preset):
+    assert changed(build({"data": {"dir": "/elsewhere"}}, preset=preset)) == {}
+
+
+def test_a_changed_setting_has_the_value_of_the_preset_and_that_of_the_run_also_after_a_resume():
+    given = {"method": {"name": "fedaf", "ipc": 7}, "run": {"seed": 3}, "data": {"name": "cifar10"}}
+    config = build(given, preset="quick")
+    assert changed(config) == {"run.seed": {"preset": 0, "run": 3}, "method.ipc": {"preset": 10, "run": 7}}
+    assert changed(again(config)) == changed(config)
+    assert changed(build(given))["method.ipc"] == {"preset": 50, "run": 7}
+
+
+def test_what_comes_with_differential_privacy_differs_from_the_preset():
+    found = changed(build({"privacy": {"epsilon": 4.0}}))
+    assert found["privacy.epsilon"] == {"preset": None, "run": 4.0}
+    assert found["run.rounds"]["run"] == 1
+
+
+def test_a_split_that_auto_stands_for_is_no_change_but_another_one_is():
+    assert changed(build({"partition": {"kind": "dirichlet"}})) == {}
+    assert list(changed(build({"partition": {"kind": "iid"}}))) == ["partition.kind"]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_a_flag_says_which_names_it_accepts_and_what_the_default_is():
     [
         ("dataset", "cifar10", "data", "name"),
         ("data_dir", "there", "data", "dir"),
+        ("test_dataset", "digits", "data", "test"),
         ("alpha", 0.3, "partition", "alpha"),
         ("clients", 3, "partition", "clients"),
         ("rounds", 4, "run", "rounds"),

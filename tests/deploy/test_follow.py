@@ -42,6 +42,9 @@ class Recorder(Observer):
     def ended(self) -> None:
         self.events.append("ended")
 
+    def closed(self, status: str, reason: str) -> None:
+        self.events.append(status)
+
 
 class Deployment:
     """A link that never runs: ``flwr log`` prints ``log``, and ``flwr list`` says how the run ended."""
@@ -106,7 +109,7 @@ def test_events_reach_the_observer_and_those_from_before_a_resume_do_not(deploym
         ("fit", 3),
         ("one", "fit", "its disk is full"),
         {"round": 2},
-        "ended",
+        *("ended", "finished"),
     ]
 
 

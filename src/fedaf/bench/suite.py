@@ -1,6 +1,6 @@
 """The benchmarks of ``fedaf bench``: each times fedaf ("ours") and a plain PyTorch loop ("reference").
 
-docs/BENCHMARKS.md defines what is measured.
+docs/reference/benchmarks.md defines what is measured.
 """
 
 from collections.abc import Callable, Iterator

@@ -39,7 +39,8 @@ def bench(
 ) -> None:
     """Time condensation, training and a round of FedAF, and compare with plain PyTorch loops on random images.
 
-    Takes up to two minutes, and prints each figure when it is known. docs/BENCHMARKS.md defines what is measured.
+    Takes up to two minutes, and prints each figure when it is known. docs/reference/benchmarks.md
+    defines what is measured.
     """
     if file is not None and not file.absolute().parent.is_dir():
         raise UserError(f"the folder of --json {file} does not exist; create it first.", code="FEDAF-BENCH-FILE")

@@ -92,9 +92,7 @@ def compare(
     if seeds is not None and "seed" in options.layered(None, flags, settings).get("run", {}):
         message = "--seeds and --seed (run.seed) exclude each other; use one of them."
         raise UserError(message, code="FEDAF-CLI-SEEDS")
-    from fedaf.federation.run_directory import check_new, refuse_in_use
-    from fedaf.runs.assembly import SharedData
-    from fedaf.runs.comparison import Plan, planned, prepare_all
+    from fedaf.runs.comparison import Plan, planned
 
     numbers = None if seeds is None else options.seeds(seeds)
     runs = planned(names, options.layered(config, flags, settings), preset=preset, seeds=numbers)
@@ -102,7 +100,15 @@ def compare(
     first = next(iter(runs.values()))
     configuration.refuse_unused(flags, first)
     label = f"seed{first.run.seed}" if len(numbers or (0,)) == 1 else f"seeds{seeds}"
-    folder = out or options.new_directory(first.data.name, "comparison", label)
+    start(out or options.new_directory(first.data.name, "comparison", label), plan, terminal, format)
+
+
+def start(folder: Path, plan: "Plan", terminal: Terminal, picture: str = "png") -> None:
+    """Run a comparison in a new directory, print its table and draw its figures."""
+    from fedaf.federation.run_directory import check_new, refuse_in_use
+    from fedaf.runs.assembly import SharedData
+    from fedaf.runs.comparison import prepare_all
+
     check_new(folder)
     shared = SharedData()
     plan, prepared = prepare_all(plan, lambda built: terminal.prepare(built, shared))
@@ -110,7 +116,8 @@ def compare(
     folder.mkdir(parents=True, exist_ok=True)
     plan.save(folder)
     terminal.say(f"Writing to {folder}.")
-    _complete(folder, plan, prepared, terminal, format)
+    terminal.say_trackers(next(iter(plan.runs.values())), folder)
+    _complete(folder, plan, prepared, terminal, picture)
 
 
 def _complete(

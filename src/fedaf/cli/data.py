@@ -66,7 +66,7 @@ def inspect(
         out: PNG file for the images. (default: NAME-contact-sheet.png)
     """
     from fedaf.data import catalog
-    from fedaf.data.spec import Columns
+    from fedaf.data.spec import NPZ, Columns
     from fedaf.data.statistics import class_counts, domain_counts
     from fedaf.reporting import figures, tables
     from fedaf.reporting.progress import reading
@@ -84,6 +84,7 @@ def inspect(
             max_unreadable=max_unreadable,
             progress=watch,
             columns=Columns(image_column, label_column, client_column, domain_column),
+            needs_test=not name.startswith(NPZ),  # a condensed set has no test split
         )
     train, test = (class_counts(split, data.num_classes) for split in (data.train, data.test))
     console.print(tables.counts_table("class", train, test, data.classes))

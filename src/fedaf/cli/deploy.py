@@ -50,7 +50,11 @@ def _stopping(message: str) -> Iterator[None]:
 @app.callback()
 def _require_flower() -> None:
     if importlib.util.find_spec("flwr") is None and "--help" not in sys.argv:
-        message = "fedaf deploy needs Flower, which is not installed; run pip install '.[flower]' in the checkout."
+        what = "fedaf deploy needs Flower, which is not installed; it is in the extra flower"
+        how = (
+            "run pip install '.[flower]' in the checkout, or pip install 'FILE.whl[flower]' with the file of the wheel"
+        )
+        message = f"{what}: {how}."
         raise UserError(message, code="FEDAF-DEPLOY-NO-FLOWER")
 
 
@@ -176,7 +180,10 @@ def _serve(machine: "Link | Site", where: str, verbose: bool, stopped: str) -> N
 
 
 @app.command()
+@with_flags("track")
 def run(
+    *,
+    flags: Flags,
     folder: Folder = _HERE,
     out: Annotated[Path | None, options.output_option(metavar="DIR")] = None,
     verbose: Verbose = False,
@@ -195,9 +202,11 @@ def run(
     from fedaf.federation.run_directory import CONFIG
 
     machine = Link.read(folder)
-    config = configuration.build(configuration.read_toml(machine.folder / CONFIG))
+    saved = configuration.read_toml(machine.folder / CONFIG)
+    config = configuration.build(configuration.merge(saved, configuration.from_flags(**flags)))
     target = out or machine.folder / follow.RUN
     terminal.say(f"Writing to {target}.")
+    terminal.say_trackers(config, target)
     with _stopping("fedaf deploy run resumes after the last complete round."):
         follow.run(machine, config, target, terminal.observer())
     terminal.report(target)

@@ -12,23 +12,32 @@ from typer.core import TyperGroup
 from fedaf.cli import usage
 from fedaf.cli.bench import bench
 from fedaf.cli.compare import compare
+from fedaf.cli.condense import condense
 from fedaf.cli.data import app as data
+from fedaf.cli.demo import demo
 from fedaf.cli.deploy import app as deploy
 from fedaf.cli.evaluate import evaluate
 from fedaf.cli.export import export
 from fedaf.cli.options import described
 from fedaf.cli.policy import app as policy
 from fedaf.cli.predict import predict
+from fedaf.cli.privacy import app as privacy
+from fedaf.cli.report import report
 from fedaf.cli.reproduce import reproduce
 from fedaf.cli.run import run
 from fedaf.cli.settings import settings
+from fedaf.cli.sweep import sweep
 from fedaf.cli.terminal import Stopped, print_line
 from fedaf.common.version import __version__
 from fedaf.errors import FedafError, UserError
 
 _ORDER = (
+    "demo",
     "run",
     "compare",
+    "sweep",
+    "report",
+    "condense",
     "predict",
     "evaluate",
     "export",
@@ -36,6 +45,7 @@ _ORDER = (
     "settings",
     "reproduce",
     "policy",
+    "privacy",
     "deploy",
     "bench",
 )
@@ -59,11 +69,11 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     rich_markup_mode="rich",
 )
-for _command in (run, compare, predict, evaluate, export, settings, reproduce, bench):
+for _command in (demo, run, compare, sweep, report, condense, predict, evaluate, export, settings, reproduce, bench):
     app.command()(_command)
-for _group in (data, policy, deploy):
+for _group in (data, policy, privacy, deploy):
     app.add_typer(_group)
-for _group in (app, data, policy, deploy):
+for _group in (app, data, policy, privacy, deploy):
     for _registered in _group.registered_commands:
         assert _registered.callback is not None
         _registered.callback = described(_registered.callback)

@@ -137,7 +137,8 @@ def resume_command(verb: str, folder: Path, moved: Mapping[str, Any] | None = No
         folder: The run directory, or the folder of a comparison.
         moved: Values of flags that the command must be given again, by name.
     """
-    given = [(configuration.FLAGS[name].option, value) for name, value in (moved or {}).items() if value is not None]
+    values = {name: ",".join(v) if isinstance(v, list) else v for name, v in (moved or {}).items() if v is not None}
+    given = [(configuration.FLAGS[name].option, value) for name, value in values.items()]
     words = ["fedaf", verb, "--resume", folder, *(word for pair in given for word in pair)]
     return shlex.join(map(str, words))
 

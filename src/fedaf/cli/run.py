@@ -20,7 +20,8 @@ from fedaf.cli.options import (
 from fedaf.cli.terminal import Terminal, continued_by
 from fedaf.errors import UserError
 
-_MOVED = ("dataset", "data_dir", "weights")  # flags that say where files are now
+#: Flags that say where files are now, and what follows the run.
+_MOVED = ("dataset", "test_dataset", "data_dir", "weights", "track")
 
 
 @with_flags()
@@ -61,6 +62,7 @@ def run(
     experiment = terminal.prepare(built)
     terminal.announce(experiment)
     terminal.say(f"Writing to {target}.")
+    terminal.say_trackers(built, target)
     with continued_by(options.resume_command("run", target)):
         execute(experiment, target, terminal.observer())
     terminal.report(target, metrics=shown, picture=format)
@@ -77,5 +79,6 @@ def _resume(folder: Path, flags: Flags, terminal: Terminal) -> None:
 
     moved = {name: flags[name] for name in _MOVED}
     experiment = reopen(folder, moved=configuration.from_flags(**moved), rounds=flags["rounds"])
+    terminal.say_trackers(experiment.config, folder)
     with continued_by(options.resume_command("run", folder, moved)):
         continue_run(experiment, folder, terminal.observer())

@@ -46,14 +46,16 @@ class Stopped(Exception):
 
 @contextmanager
 def continued_by(command: str) -> Iterator[None]:
-    """Turn Ctrl-C in the block into ``Stopped``, which prints this command.
+    """Turn Ctrl-C in the block, or ``StopRun``, into ``Stopped``, which prints this command.
 
     Args:
         command: The command as a user pastes it into a shell.
     """
+    from fedaf.federation.observer import StopRun
+
     try:
         yield
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, StopRun) as error:
         raise Stopped(command) from error
 
 
@@ -94,6 +96,17 @@ class Terminal:
         if not self._quiet:
             print_line(self.console, text)
 
+    def result(self, text: str) -> None:
+        """Print a line of the result, which a quiet command prints too."""
+        print_line(self.console, text)
+
+    def say_trackers(self, config: "Config", folder: Path) -> None:
+        """Print where the trackers of a run, or of the runs in a folder, keep it."""
+        from fedaf.federation.trackers.registry import places
+
+        for line in places(config.run.track, shlex.quote(str(folder))):
+            self.say(f"Tracking with {line}")
+
     def show(self, table: "Table") -> None:
         """Print a table, in several parts if it is wider than the terminal."""
         from fedaf.reporting.fitting import fitted
@@ -115,6 +128,7 @@ class Terminal:
             return
         self._show_split(experiment)
         self._say_left_out(experiment)
+        self._warn_of_noise(experiment)
         seconds = estimate.seconds(experiment)
         if seconds is not None and seconds >= _LONG_RUN:
             name, device = experiment.config.method_name, experiment.engine.device
@@ -164,6 +178,16 @@ class Terminal:
         if omitted is not None and (sentence := omitted.sentence(experiment.config.method_name)):
             self.say(sentence)
 
+    def _warn_of_noise(self, experiment: "Experiment") -> None:
+        """Warn before a run whose noise will hide the data, judged by its largest class."""
+        if experiment.method.privacy is None:
+            return
+        from fedaf.privacy.expectation import hopeless
+
+        largest = max(max(counts) for counts in experiment.counts.values())
+        if warning := hopeless(experiment.config.privacy, largest, experiment.method.options.ipc, experiment.task):
+            self.say(warning)
+
     def _suggest_quick(self, seconds: float, experiment: "Experiment") -> None:
         if seconds > 3600 and experiment.config.preset != "quick":
             self.say("For a first look, --preset quick is much shorter.")
@@ -197,6 +221,7 @@ class Terminal:
         results = [figures.read_result(run) for run in runs]
         seeds = len({result["seed"] for result in results})
         files = self._draw(folder, runs, results, picture) if draw else []
+        page = self._write_page(folder, runs, against) if draw else None
         self.show(tables.results_table(results, target=target))
         if by_domain := tables.domains_table(results):
             self.show(by_domain)
@@ -208,7 +233,12 @@ class Terminal:
         if against is not None:
             files += self._report_differences(folder, results, against, metrics)
         of_method = (tables.personal_sentence, tables.reference_sentence)
-        of_run = (tables.disclosure_sentence, tables.audit_sentence, tables.overhead_sentence)
+        of_run = (
+            tables.privacy_sentence,
+            tables.disclosure_sentence,
+            tables.audit_sentence,
+            tables.overhead_sentence,
+        )
         which = f"Seed {results[0]['seed']}: " if seeds > 1 else ""
         for result in (result for result in results if result["seed"] == results[0]["seed"]):
             said = [
@@ -220,9 +250,15 @@ class Terminal:
         if draw:
             rest = "a directory per run" if names else "result.json"
             print_line(self.console, f"Results are in {folder}: {', '.join(files)}, and {rest}.")
+            print_line(self.console, f"The report is in {page}.")
             if not names:
                 whose = "" if results[0].get("global_model", True) else " --client NAME"
                 self.say(f"Use the model with: fedaf predict {shlex.quote(str(folder))} IMAGES{whose}")
+
+    def _write_page(self, folder: Path, runs: Sequence[Path], against: str | None) -> Path:
+        from fedaf.reporting.html import REPORT, write_report
+
+        return write_report(runs, folder / REPORT, against=against)
 
     def _draw(
         self, folder: Path, runs: Sequence[Path], results: Sequence[Mapping[str, Any]], picture: str
@@ -236,7 +272,8 @@ class Terminal:
         several = len(set(seeds)) > 1
         for seed in dict.fromkeys(seeds):
             run = runs[seeds.index(seed)]
-            if (run / PARTITION).is_file():  # unknown over a network
+            is_known = (run / PARTITION).is_file()  # not over a network
+            if is_known and not results[seeds.index(seed)].get("privacy"):  # exact counts stay out of pictures
                 name = f"partition-seed{seed}" if several else "partition"
                 pictures.append(figures.bubbles(run, folder / f"{name}.{picture}"))
         for run in (run for run, seed in zip(runs, seeds, strict=True) if seed == seeds[0]):

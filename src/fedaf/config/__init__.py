@@ -3,7 +3,7 @@
 Policy files are in ``fedaf.config.policies``, which imports PyTorch; nothing here does.
 """
 
-from fedaf.config.configuration import Config, build, custom_names, describe, merge, split_kind
+from fedaf.config.configuration import Config, build, changed, custom_names, describe, merge, split_kind
 from fedaf.config.flags import FLAGS, accepts_flags, from_flags, parse_setting, refuse_unused, setting
 from fedaf.config.toml import read_file, read_toml
 
@@ -12,6 +12,7 @@ __all__ = [
     "Config",
     "accepts_flags",
     "build",
+    "changed",
     "custom_names",
     "describe",
     "from_flags",

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tomli_w
@@ -13,13 +13,17 @@ from fedaf.common.naming import nearest
 from fedaf.common.options import Options, allowed, meaning, one_of
 from fedaf.config import tables
 from fedaf.config.presets import preset_values
+from fedaf.config.privacy import check_private, private_values
 from fedaf.config.tables import TABLES, Tables
 from fedaf.config.toml import toml_value, validate
 from fedaf.data.spec import PATHS
 from fedaf.errors import UserError
 from fedaf.methods.registry import METHODS
+from fedaf.privacy.options import PrivacyOptions
 
 Settings = Mapping[str, Any]
+
+_AUTO_SPLITS = ("natural", "domain", "dirichlet")  # see ``split_kind``
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,20 @@ class Config:
     model: tables.ModelTable
     federation: tables.FederationTable
     training: tables.TrainingTable
+    privacy: PrivacyOptions
     method_name: str
     method: Options
+
+    def untracked(self) -> "Config":
+        """Return the configuration without its trackers, which have no effect on the numbers."""
+        return replace(self, run=self.run.model_copy(update={"track": []}))
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """Every setting under its flat name, such as ``run.seed``; ``None`` if it is unset."""
+        values = {name: getattr(self, name).model_dump(mode="json") for name in TABLES}
+        settings = {f"{table}.{key}": value for table, of in values.items() for key, value in of.items()}
+        return {"preset": self.preset, "method.name": self.method_name, **settings}
 
     def to_toml(self) -> str:
         """Return the configuration as TOML from which ``build`` makes the same one."""
@@ -58,7 +74,8 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
     dataset = validate(tables.DataTable, _name_in(layer, "data"), table="data").name
     method_name = validate(tables.MethodTable, _name_in(layer, "method"), table="method").name
     method = METHODS.find(method_name)
-    merged = merge(preset_values(chosen, dataset, method), layer)
+    privacy = validate(PrivacyOptions, layer.get("privacy", {}), table="privacy")
+    merged = merge(preset_values(chosen, dataset, method), private_values(privacy, method_name, method), layer)
     options = {key: value for key, value in merged.pop("method", {}).items() if key != "name"}
     validated = validate(Tables, merged)
     config = Config(
@@ -67,6 +84,7 @@ def build(given: Settings, *, preset: str | None = None) -> Config:
         method=validate(method.Options, options, table="method", owner=f"method {method_name}"),
     )
     _check_toml(config)
+    check_private(privacy, config.method, method)
     return config
 
 
@@ -107,6 +125,23 @@ def describe(config: Config) -> list[tuple[str, str, str]]:
         for table, values in ((name, getattr(config, name)) for name in TABLES)
         for key, field in type(values).model_fields.items()
     ]
+
+
+def changed(config: Config) -> dict[str, dict[str, Any]]:
+    """Return the settings in which a configuration differs from its preset, by path.
+
+    Where the data are is left out: it has no effect on the numbers. So is the kind of split that ``auto`` stands for.
+
+    Returns:
+        For each path the value of the ``preset`` and that of the ``run``; ``None`` means unset.
+    """
+    names = {"data": {"name": config.data.name}, "method": {"name": config.method_name}}
+    usual, found = build(names, preset=config.preset).flat, {}
+    for path, value in config.flat.items():
+        is_auto = path == "partition.kind" and value in _AUTO_SPLITS
+        if value != usual[path] and path != "data.dir" and not is_auto:
+            found[path] = {"preset": usual[path], "run": value}
+    return found
 
 
 def _explained(field: FieldInfo) -> str:

@@ -50,6 +50,8 @@ class Declared:
         annotation: Any = self.field.annotation
         if get_origin(annotation) in (Union, UnionType):
             annotation = next(each for each in get_args(annotation) if each is not type(None))
+        if get_origin(annotation) is list:
+            return list[str]
         return str if get_origin(annotation) is Literal else annotation
 
     @property

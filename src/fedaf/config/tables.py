@@ -7,8 +7,10 @@ from pydantic import Field, PositiveInt, field_validator
 from fedaf.common.options import Flag, OneOf, Options
 from fedaf.data.registry import AUGMENTATIONS, DATASETS, PARTITIONS
 from fedaf.engine.registry import ENGINES
+from fedaf.federation.trackers.registry import TRACKERS
 from fedaf.methods.registry import METHODS
 from fedaf.models.registry import MODELS
+from fedaf.privacy.options import PrivacyOptions
 
 
 class RunTable(Options):
@@ -35,6 +37,18 @@ class RunTable(Options):
         None, ge=1, description="memory budget of one step, in MiB; unset: by device"
     )
     keep_checkpoints: int = Field(2, ge=0, description="number of newest checkpoints to keep; 0 keeps all")
+    track: Annotated[list[Annotated[str, OneOf(TRACKERS)]], Flag("Run", default="none")] = Field(
+        [], description="trackers that the run is sent to, separated by commas; they do not change the numbers"
+    )
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _split(cls, names: Any) -> Any:
+        """Accept ``"tensorboard,mlflow"`` in place of a list, and in its items; drop names that are given twice."""
+        given = [names] if isinstance(names, str) else names
+        if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+            return names
+        return list(dict.fromkeys(name.strip() for each in given for name in each.split(",") if name.strip()))
 
 
 class DataTable(Options):
@@ -42,6 +56,11 @@ class DataTable(Options):
 
     name: Annotated[str, Flag("Data", "dataset"), OneOf(DATASETS, unlisted=("none",))] = Field(
         "digits", description="data set (none: for a server that has no data)"
+    )
+    test: Annotated[str | None, Flag("Data", "test_dataset", "the one of the data set"), OneOf(DATASETS)] = Field(
+        None,
+        description="data set whose test split and normalisation are used, to train on a condensed set of it; unset: "
+        "those of the data set itself",
     )
     dir: Annotated[str, Flag("Data", "data_dir")] = Field("data", description="folder that holds the data sets")
     image_size: int | None = Field(
@@ -171,6 +190,7 @@ class Tables(Options):
     model: ModelTable = ModelTable()
     federation: FederationTable = FederationTable()
     training: TrainingTable = TrainingTable()
+    privacy: PrivacyOptions = PrivacyOptions()
 
 
 #: Every table by name; ``[method]`` comes last.

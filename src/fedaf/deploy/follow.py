@@ -15,7 +15,7 @@ from fedaf.deploy.machines import CONNECTION, Link, Site
 from fedaf.deploy.processes import Processes, last_words
 from fedaf.errors import FedafError, InUse, UserError
 from fedaf.federation.events import EventReader, replay
-from fedaf.federation.observer import Observer
+from fedaf.federation.observer import Observer, ending
 from fedaf.federation.run_directory import RESULT, RunDirectory, read_metrics
 from fedaf.runs.composition import title_of
 from fedaf.runs.experiment import phases_of
@@ -130,6 +130,14 @@ class SubmittedRun:
             FedafError: If the run fails; with the message and code of the run's last event, or else with the reason
                 that Flower gives.
         """
+        try:
+            self._follow(observer, processes)
+        except BaseException as error:
+            observer.closed(*ending(error))
+            raise
+        observer.closed(*ending(None))
+
+    def _follow(self, observer: Observer, processes: Processes) -> None:
         config = self._config
         observer.started(
             title=title_of(config),
@@ -171,8 +179,8 @@ class SubmittedRun:
         for event in self._events.read():
             if event["event"] == "failed":
                 self._failure = event
-            elif event["event"] not in ("started", "ended"):  # this class reports the start and the end
-                replay(event, observer)
+            elif event["event"] not in ("started", "ended", "interrupted"):  # this class reports the start and the end
+                replay(event, observer, self._out)
 
     def _final_state(self) -> dict[str, Any] | None:
         """Return what Flower knows about the run if it has ended."""

@@ -174,4 +174,4 @@ def _write_site(folder: Path, name: str, superlink: str, config: Config, data: s
     settings = tomli_w.dumps({"superlink": superlink, "node": node})
     (folder / NODE_FILE).write_text(f'{settings}# threads = 4\n# device = "cuda"\n')
     (folder / POLICY).write_text(policy_toml(Policy(methods=[config.method_name])))
-    (folder / CONFIG).write_text(config.to_toml())
+    (folder / CONFIG).write_text(config.untracked().to_toml())

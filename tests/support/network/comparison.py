@@ -51,7 +51,7 @@ def assert_as_in_one_process(
 
     experiment = prepare(configuration.build(given))
     networked = checkpoint.load(out, experiment.method)
-    alone = OneByOne(local(experiment))
+    alone = OneByOne(local(experiment, ledgers=network.folder / f"{out.name}-ledgers"))
     rounds = Rounds(experiment, FaultyTransport(alone, fault), RoundRules(quorum=experiment.config.federation.quorum))
     for _ in range(experiment.config.run.rounds):
         rounds.play()
