@@ -71,7 +71,9 @@ def copy(here: Machines, command: str, where: Path) -> None:
 def install(here: Machines, commands: str) -> None:
     """Install the wheel as the page says, but without dependencies, offline, and not in place of what is tested."""
     *environment, pip = commands.splitlines()
+    *environment, verify = environment
     assert environment == ["python3 -m venv fedaf-venv", ". fedaf-venv/bin/activate"]
+    assert here.do(verify, here.folder / "server")[0] == 0
     code, out, err = here.do(f"{pip} --no-deps --no-index --target fedaf-venv", here.folder / "server")
     assert code == 0, out + err
     installed = here.folder / "server" / "fedaf-venv" / "fedaf"

@@ -1,0 +1,1 @@
+"""A plugin of fedaf: a robust method and a small data set."""
