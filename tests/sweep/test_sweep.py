@@ -352,7 +352,9 @@ def test_a_sweep_that_is_killed_anywhere_writes_the_table_of_one_that_was_not(tm
         while not (out / "sweep.json").is_file() or len(finished(out)) < least:
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.02)
-        time.sleep(moments.uniform(0, 1.5))
+        moment = time.monotonic() + moments.uniform(0, 1.5)
+        while time.monotonic() < moment and len(finished(out)) < least + 3:  # on a fast machine all would be finished
+            time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         kept |= {name: run for name, run in runs_of(out).items() if name not in kept}

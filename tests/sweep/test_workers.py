@@ -48,8 +48,9 @@ def test_lines_arrive_before_the_end_of_their_task():
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent_and_checkpoint(tmp_path, end):
     code = (
-        "from fedaf.sweep.workers import run_in_workers\nfrom support.worker_tasks import work\n"
+        "import signal\nfrom fedaf.sweep.workers import run_in_workers\nfrom support.worker_tasks import work\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job ignores it
         f"    list(run_in_workers(['wait:{tmp_path}'], work, workers=1, stop=lambda: False))\n"
     )
     script = tmp_path / "parent.py"
