@@ -73,7 +73,7 @@ def correlations(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def most(count: int, releases: int = RELEASES) -> float:
-    """The largest of so many correlations of independent numbers, with near certainty."""
+    """Bound on the largest of many correlations of independent numbers, with near certainty."""
     return float(norm.ppf(1 - CHANCE / count) / math.sqrt(releases))
 
 
